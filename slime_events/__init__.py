@@ -1,6 +1,6 @@
 """slime-events: reinforcement learning of language models over an event log. Its public API: docs/python-api.md.
 
-Each name is imported when it is first used, so `import slime_events` itself loads nothing.
+Each name is imported on first use, so `import slime_events` itself loads nothing.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 
 if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
-    # `python -m slime_events...` is being looked for: what is installed goes before the working directory from here on.
+    # For `python -m slime_events...`: search installed packages before the working directory.
     sys.path.append(sys.path.pop(0))
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from schemas.errors import ConfigError, RunNotFound, SlimeEventsError
@@ -136,14 +136,15 @@ _PLACES = {
     "slime_events.plugins.sample": ("Sample",),
     "storage.log": ("Recorded",),
 }
-"""Where the names of `__all__` are defined; those that are missing here are in `slime_events.app.api`."""
+"""Modules that define the names of `__all__`; other names are in `slime_events.app.api`."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = next((place for place, names in _PLACES.items() if name in names), "slime_events.app.api")
-    value = globals()[name] = getattr(importlib.import_module(module), name)
+    value: object = getattr(importlib.import_module(module), name)
+    globals()[name] = value
     return value
 
 

@@ -1,7 +1,6 @@
-"""The public Python API: start, resume and stop runs, follow their events, ask them (docs/python-api.md).
+"""The public Python API: start, resume and stop runs, follow their events, query them (docs/python-api.md).
 
-A run that is started here has a launcher process of its own, as `slime-events train` is one: it goes on where the
-process that started it ends.
+Each run has its own launcher process, like `slime-events train`. It continues if the process that started it ends.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 from schemas.errors import ConfigError, DeadlineExceeded, RunNotFound, TrainerError
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.analysis.query.open_tables import OpenTables
-from slime_events.app.follow_events import Wanted, check_types, event_batches
+from slime_events.app.follow_events import EventFilter, check_types, event_batches
 from slime_events.app.launch.run_lock import holder_of
 from slime_events.app.launch.run_status import RunStatus, is_launched, read_status
 from slime_events.app.python_settings import check_settings, settings_toml
@@ -43,12 +42,12 @@ CONFIG_EXIT = 2
 
 
 def parse_settings(*words: str) -> TrainSettings:
-    """Settings from the words of a `slime-events train` command line, `--config FILE` included. Raises ConfigError."""
+    """Parse the arguments of a `slime-events train` command line, including `--config FILE`. Raises ConfigError."""
     return parse_train(words).settings
 
 
 def demo_settings(folder: str | Path, *words: str) -> TrainSettings:
-    """The demo's settings, with its prompts written into `folder`. words: flags of `train` over them."""
+    """Write the demo's prompts into `folder` and return its settings. words: flags of `train` that change them."""
     from slime_events.app.cli.commands.demo import with_flags
     from slime_events.app.demo.settings import prepare_demo
 
@@ -71,7 +70,7 @@ def start_run(settings: TrainSettings) -> RunProcess:
 
 
 def resume_run(run: str | Path, *words: str, runs_dir: str | Path = RUNS_DIR) -> RunProcess:
-    """Go on with a run that was interrupted, has failed or was killed. words: flags of `slime-events resume`.
+    """Continue a run that was interrupted, has failed or was killed. words: flags of `slime-events resume`.
 
     Raises RunNotFound.
     """
@@ -80,98 +79,101 @@ def resume_run(run: str | Path, *words: str, runs_dir: str | Path = RUNS_DIR) ->
 
 
 def branch_run(run: str | Path, version: int, name: str, *words: str, runs_dir: str | Path | None = None) -> RunProcess:
-    """A new run `name` that goes on from a weight version of another. words: flags of `slime-events branch`.
+    """Start a new run `name` from a weight version of another run. words: flags of `slime-events branch`.
 
-    run: name, folder or archive URL. runs_dir: of both runs; by default the parent's. Raises RunNotFound.
+    run: name, folder or archive URL of the parent. runs_dir: folder of both runs; by default the parent's. Raises
+    RunNotFound.
     """
     parent = str(run)
     if is_archive(parent):
         place = Path(runs_dir or RUNS_DIR)
     else:
-        found = find_run(parent, runs_dir or RUNS_DIR)
-        parent, place = str(found.path), Path(runs_dir or found.path.parent)
+        folder = find_run(parent, runs_dir or RUNS_DIR)
+        parent, place = str(folder.path), Path(runs_dir or folder.path.parent)
     words = ("--from", str(version), "--run", name, "--runs-dir", str(place), *words)
     return RunProcess(("branch", parent, *words), RunFolder(place, name))
 
 
 def stop_run(run: str | Path, *, runs_dir: str | Path = RUNS_DIR) -> None:
-    """Ask the launcher of a run on this machine for a clean end: what is acked stays, `resume_run` goes on with it.
+    """Ask the launcher of a run on this machine to stop in order. `resume_run` can continue the run.
 
-    Raises RunNotFound where there is no such run, or no launcher of it.
+    Raises RunNotFound if there is no such run or it has no launcher here.
     """
     folder = find_run(str(run), runs_dir)
     holder = holder_of(folder)
     if holder is None:
-        raise RunNotFound(f"no launcher of run {folder.run} is on here: there is nothing to stop")
+        raise RunNotFound(f"run {folder.run} has no launcher on this machine: there is nothing to stop")
     os.kill(holder.pid, signal.SIGINT)
 
 
 def open_run(
     run: str | Path, *, runs_dir: str | Path = RUNS_DIR, with_parent: bool = False, cache: Path | None = None
 ) -> OpenRun:
-    """A run by name, folder or archive URL, on or over: `with open_run("demo") as run: run.sql(...)`.
+    """Open a run by name, folder or archive URL, running or ended: `with open_run("demo") as run: run.sql(...)`.
 
-    with_parent: of a branch, SQL sees the runs it branched from too. cache: folder of Parquet tables of archives; by
-    default one of this user's. Raises RunNotFound, StorageError, ConfigError. Without `with`, call `close` in the end.
+    with_parent: for a branch, SQL also reads the runs that it branched from. cache: folder of Parquet tables of
+    archives; by default in this user's cache. Raises RunNotFound, StorageError, ConfigError. Without `with`, call
+    `close` at the end.
     """
     return OpenRun(str(run), runs_dir=runs_dir, with_parent=with_parent, cache=cache)
 
 
 class OpenRun(OpenTables):
-    """A run to ask. `sql(query)` gives an `Answer`; `ask(work)` awaits a function of `opened`, such as `audit(...)`."""
+    """An opened run. `sql(query)` returns an `Answer`; `ask(work)` awaits a coroutine, such as `audit(...)`."""
 
     @property
     def name(self) -> str:
-        """The name that the run was started with."""
+        """Name that the run was started with."""
         return self.opened.run
 
     @property
     def settings(self) -> TrainSettings:
-        """Those in force."""
+        """The run's current settings."""
         return self.opened.settings
 
     def status(self) -> RunStatus:
-        """Where the run stands now. Raises StorageError."""
+        """Return the run's status now. Raises StorageError."""
         return self.ask(read_status(self.opened))
 
     def events(
         self, *types: str, group: str | None = None, sample: str | None = None, start: int = 1, follow: bool = True
     ) -> Iterator[Recorded]:
-        """Events in the order of the log. A run that is on is followed to its end, unless `follow` is False.
+        """Yield events in the order of the log, and follow a running run to its end, unless `follow` is False.
 
-        types: whole types (`step.committed`) or nouns (`step`); none for all. start: first position. Raises
-        InvalidValue for a type that there is not, and as the log does.
+        types: event types (`step.committed`) or nouns (`step`); none for all. group, sample: only events about it.
+        start: first position. Raises InvalidValue for an unknown type, and the errors of the log.
         """
-        wanted = Wanted(check_types(types), group, sample, start)
+        query = EventFilter(check_types(types), group, sample, start)
         folder, log = self.opened.folder, self.opened.log
-        is_on = None
+        is_running = None
         if follow and folder is not None and live_address(folder.path, Access.VIEWER) is not None:
-            is_on = functools.partial(is_launched, folder, log)
-        batches = event_batches(log, wanted, follow=is_on)
+            is_running = functools.partial(is_launched, folder, log)
+        batches = event_batches(log, query, follow=is_running)
 
         async def batch() -> list[Recorded] | None:
             return await anext(batches, None)
 
         try:
-            while (found := self.ask(batch())) is not None:
-                yield from found
+            while (events := self.ask(batch())) is not None:
+                yield from events
         finally:
             self.ask(batches.aclose())
 
     def agent_request(self, sample: str, turn: int) -> bytes:
-        """The body that an agent asked a turn with, byte by byte. sample: of its session. Raises RunNotFound where
-        there is no such turn, BlobMissing.
+        """Return the exact request body of an agent's turn. sample: the sample of its session.
+
+        Raises RunNotFound if there is no such turn, BlobMissing.
         """
         return self.ask(request_body(self.opened.log, sample, turn, self.opened.fetch))
 
 
 class RunProcess:
-    """A run that was started here. As a context manager it stops the run where the block is left before its end."""
+    """A run that this process started. As a context manager it stops the run at the end of the block."""
 
     def __init__(self, words: Sequence[str], folder: RunFolder, *, config: Path | None = None) -> None:
         self._folder, self._config = folder, config
         self._written_before = _written(folder)
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 as long as the handle
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 open as long as this object lives
         words, secrets = kept_words(words)
         self._process = subprocess.Popen(
             own_command("slime_events.app.cli.main", *words),
@@ -181,42 +183,45 @@ class RunProcess:
             start_new_session=True,
             env=os.environ | own_path() | secrets,
         )
-        if config is not None:  # nobody has to `wait`
+        if config is not None:  # a caller need not call `wait`
             weakref.finalize(self, _remove_read, config, folder, self._process)
 
     @property
     def name(self) -> str:
-        """The run's."""
+        """Name of the run."""
         return self._folder.run
 
     @property
     def folder(self) -> Path:
-        """Where the run keeps everything."""
+        """Folder with all files of the run."""
         return self._folder.path
 
     @property
     def is_running(self) -> bool:
-        """Whether its launcher is."""
+        """Whether the run's launcher is running."""
         return self._process.poll() is None
 
     def output(self) -> str:
-        """What the launcher has printed so far."""
+        """Return the output of the launcher so far."""
         end = os.fstat(self._output.fileno()).st_size
         return os.pread(self._output.fileno(), end, 0).decode(errors="replace")
 
     def events(self, *types: str, **narrow: Any) -> Iterator[Recorded]:
-        """As `OpenRun.events`, from the moment that the run's log is there to its end. Raises as `wait`."""
+        """Wait for the run's log, then yield from `OpenRun.events` until the run ends. Raises as `wait`.
+
+        narrow: keyword arguments of `OpenRun.events`.
+        """
         while self.is_running and _written(self._folder) == self._written_before:
-            time.sleep(LOOK_S)  # the launcher writes the run's settings where it starts or resumes the run
+            time.sleep(LOOK_S)  # the launcher writes the run's settings when it starts or resumes the run
         if not self._folder.settings.is_file():
             self.wait()
         with self._open() as run:
             yield from run.events(*types, **narrow)
 
     def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """The run's summary, once it has ended or was stopped.
+        """Wait until the run ends or is stopped, and return its summary.
 
-        Raises ConfigError where it cannot be started so, TrainerError where it failed, DeadlineExceeded.
+        Raises ConfigError if it cannot start with these settings, TrainerError if it failed, DeadlineExceeded.
         """
         try:
             code = self._process.wait(timeout_s)
@@ -232,7 +237,7 @@ class RunProcess:
         raise (ConfigError if code == CONFIG_EXIT else TrainerError)(reason)
 
     def stop(self, timeout_s: float = STOP_S) -> dict[str, Any]:
-        """Ask for a clean end, and wait for it: the summary. Raises as `wait`."""
+        """Ask the launcher to stop in order, wait for it, and return the summary. Raises as `wait`."""
         if self.is_running:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGINT)
@@ -246,7 +251,7 @@ class RunProcess:
             self.stop()
 
     def _open(self) -> OpenRun:
-        """The run; settings are written just before the log has its first event."""
+        """Open the run. Its settings are written just before the first event of its log."""
         while True:
             is_running = self.is_running
             try:
@@ -258,11 +263,11 @@ class RunProcess:
 
 
 def _remove_read(config: Path, folder: RunFolder, launcher: subprocess.Popen[bytes]) -> None:
-    """The settings of a run, once its launcher has read them."""
+    """Remove the temporary settings file if the launcher has read it or has ended."""
     if folder.settings.is_file() or launcher.poll() is not None:
         config.unlink(missing_ok=True)
 
 
 def _written(folder: RunFolder) -> int:
-    """When the settings in a run's folder were written, in nanoseconds; 0 where there are none."""
+    """Return the time when the settings in a run's folder were written, in nanoseconds; 0 if there are none."""
     return folder.settings.stat().st_mtime_ns if folder.settings.is_file() else 0

@@ -1,9 +1,11 @@
-"""`event_batches`: the events of a run that are asked for, as they come or as they came."""
+"""`event_batches`: selected events of a run, from its log and, while it is running, as they are appended."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from schemas.batches import BatchSealed
+from schemas.doc import doc
 from schemas.errors import InvalidValue
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.ids import group_of
@@ -15,24 +17,25 @@ from storage.follow import Follower
 from storage.log import Readable, Recorded
 
 QUIET_S = 1.0
-"""Seconds without an event after the end of a run, until nothing more is expected of it."""
+"""Seconds without an event, after the end of a run, before following stops."""
 BATCH = 1024
-"""Most events of a batch that is read, not followed."""
+"""Most selected events in a batch, if the log is read and not followed."""
 
-IsOn = Callable[[], Awaitable[bool]]
+IsRunning = Callable[[], Awaitable[bool]]
+"""Whether a launcher is running."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which events are shown. types: whole types or nouns; the rest narrows further. start: first position."""
+class EventFilter:
+    """Selects events that match every field."""
 
-    types: tuple[str, ...] = ()
-    group: str | None = None
-    sample: str | None = None
-    start: int = 1
+    types: Annotated[tuple[str, ...], doc("Event types (`rollout.completed`) or nouns (`rollout`); empty for all")] = ()
+    group: Annotated[str | None, doc("Only events about this group")] = None
+    sample: Annotated[str | None, doc("Only events about this sample")] = None
+    start: Annotated[int, doc("First position")] = 1
 
     def takes(self, recorded: Recorded) -> bool:
-        """Whether an event is one of those."""
+        """Whether the filter selects an event."""
         kind = recorded.envelope.type
         if self.types and kind not in self.types and kind.partition(".")[0] not in self.types:
             return False
@@ -46,44 +49,46 @@ class Wanted:
 
 
 def check_types(types: Sequence[str]) -> tuple[str, ...]:
-    """The types themselves; InvalidValue with the nearest names where nothing is of one."""
-    known = (*BY_TYPE, *NOUNS)
-    for one in types:
-        if one not in known:
-            raise InvalidValue(f"--type {one}: there is no such event.{did_you_mean(one, known)}")
+    """Return the types. Raises InvalidValue, with the nearest names, for a type that no event has."""
+    names = (*BY_TYPE, *NOUNS)
+    for name in types:
+        if name not in names:
+            raise InvalidValue(f"--type {name}: there is no such event type.{did_you_mean(name, names)}")
     return tuple(types)
 
 
-async def event_batches(log: Readable, wanted: Wanted, *, follow: IsOn | None) -> AsyncGenerator[list[Recorded], None]:
-    """What is in the log and, while the run is on, what comes. follow: whether a launcher is on; None: not at all.
+async def event_batches(
+    log: Readable, query: EventFilter, *, follow: IsRunning | None
+) -> AsyncGenerator[list[Recorded], None]:
+    """Yield the selected events in the log and, with `follow`, those appended later.
 
-    Ends by itself when the run has ended, or has no launcher any more and is quiet.
+    Stops when the run has ended, or when `follow` says that no launcher is running and no event arrives.
     """
     if follow is None:
-        found: list[Recorded] = []
-        async for recorded in log.read(wanted.start):
-            if wanted.takes(recorded):
-                found.append(recorded)
-            if len(found) == BATCH:
-                yield found
-                found = []
-        yield found
+        selected: list[Recorded] = []
+        async for recorded in log.read(query.start):
+            if query.takes(recorded):
+                selected.append(recorded)
+            if len(selected) == BATCH:
+                yield selected
+                selected = []
+        yield selected
         return
     last = await log.last(pattern(log.run, "run", ">"))
     over = last is not None and is_over(False, last.envelope.event)
-    async with Follower(log, wanted.start) as follower:
+    async with Follower(log, query.start) as follower:
         while True:
             batch = await follower.next(wait_s=QUIET_S)
-            # Silence before that is a log that answers slowly, not one without more.
+            # Until the follower has caught up, an empty batch means a slow log, not the end of the log.
             if not batch and follower.caught_up and (over or not await follow()):
                 return
             for recorded in batch:
                 over = is_over(over, recorded.envelope.event)
-            yield [recorded for recorded in batch if wanted.takes(recorded)]
+            yield [recorded for recorded in batch if query.takes(recorded)]
 
 
-async def events(log: Readable, wanted: Wanted, *, follow: IsOn | None) -> AsyncIterator[Recorded]:
-    """The events of `event_batches` one by one."""
-    async for batch in event_batches(log, wanted, follow=follow):
+async def events(log: Readable, query: EventFilter, *, follow: IsRunning | None) -> AsyncIterator[Recorded]:
+    """Yield the events of `event_batches` one by one."""
+    async for batch in event_batches(log, query, follow=follow):
         for recorded in batch:
             yield recorded

@@ -1,7 +1,7 @@
-"""`GatewayClient`, `AsyncGatewayClient`: a run's gateway for producers in Python (docs/gateway.md).
+"""`GatewayClient`, `AsyncGatewayClient`: Python clients of a run's gateway, for producers (docs/gateway.md).
 
-It needs `httpx`. Whatever goes wrong on the way is sent again until there is an answer: keys make that safe. A run that
-has made all its steps is not waited for: its gateway says so, or the run's folder if it is here.
+They need `httpx`. A request is sent again until the gateway replies: keys make that safe. A client does not wait for a
+run that has made all its steps, by its gateway's reply or by the run's folder on this machine.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import (
     AccessDenied,
     InboxFull,
@@ -28,6 +29,7 @@ from schemas.errors import (
 from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, Fate, InboxFate, InboxPrompt
 from schemas.outside import OutsideGroup, OutsideReward
 from schemas.submission import Submission
+from slime_events.app.harness_http import Reply, no_reply, reply_of
 
 if TYPE_CHECKING:
     import httpx
@@ -39,76 +41,51 @@ FINAL = (Fate.REJECTED, Fate.TRAINED)
 HERE = ("127.0.0.1", "localhost", "::1")
 """Hosts whose runs may have a folder below the working directory."""
 _log = logging.getLogger(__name__)
-Given = Mapping[str, Any]
-"""An item as a plain dict, in the place of its struct."""
+Item = Mapping[str, Any]
+"""An item as a plain dict with the fields of its struct."""
 
 
-class _Ask(NamedTuple):
-    """A request. data: its body."""
-
+class _Request(NamedTuple):
     method: str
     path: str
-    data: bytes | None = None
+    data: Annotated[bytes | None, doc("Body")] = None
 
 
-class _Said(NamedTuple):
-    """An answer; status 0: there was none. again_s: when to come again, if it says so."""
-
-    status: int
-    body: bytes
-    again_s: float | None = None
+_Exchange = Generator[_Request | float, Reply | None, T]
+"""Yields requests and pauses in seconds, receives replies, and returns the decoded last reply."""
 
 
-_Exchange = Generator[_Ask | float, _Said | None, T]
-"""Yields requests and pauses in seconds, is sent answers, and returns what the last one says."""
-
-
-def _patient(ask: _Ask, kind: type[T], wait_s: float) -> _Exchange[T]:
-    """Until the gateway has said yes or no. Raises what the status means."""
-    end, pause, is_told = time.monotonic() + wait_s, PAUSE_S, False
+def _exchange(request: _Request, kind: type[T], wait_s: float) -> _Exchange[T]:
+    """Send a request until the gateway accepts or refuses it. Raises the error of its status."""
+    end, pause, has_warned = time.monotonic() + wait_s, PAUSE_S, False
     while True:
-        said = yield ask
-        assert said is not None
-        if said.status and said.status not in BUSY:
-            return msgspec.json.decode(_checked(said), type=kind)
+        reply = yield request
+        assert reply is not None
+        if reply.status and reply.status not in BUSY:
+            return msgspec.json.decode(_checked(reply), type=kind)
         if time.monotonic() > end:
-            error = InboxFull if said.status == 429 else LogUnavailable
-            raise error(f"the gateway does not take it after {wait_s:.0f} s: {_why(said)}")
-        if not is_told:
-            _log.warning("the gateway does not take it now (%s): it is asked again, %.0f s at most", _why(said), wait_s)
-            is_told = True
-        yield said.again_s or pause
+            error = InboxFull if reply.status == 429 else LogUnavailable
+            raise error(f"the gateway has not accepted the request within {wait_s:.0f} s: {reply.reason}")
+        if not has_warned:
+            _log.warning("the gateway is not ready (%s): retrying for at most %.0f s", reply.reason, wait_s)
+            has_warned = True
+        yield reply.again_s or pause
         pause = min(2 * pause, MOST_PAUSE_S)
 
 
-def _checked(said: _Said) -> bytes:
-    """422 is an answer too: it names what was not taken. So is a 409 about keys that stand for something else."""
-    if said.status < 300 or said.status == 422 or (said.status == 409 and _error_of(said) is None):
-        return said.body
+def _checked(reply: Reply) -> bytes:
+    """Return the body of a result. A 422, which names refused items, is one, and so is a 409 about reused keys."""
+    if reply.status < 300 or reply.status == 422 or (reply.status == 409 and reply.error is None):
+        return reply.body
     kinds = {401: AccessDenied, 403: AccessDenied, 404: RunNotFound, 409: RunIsOver}
-    raise kinds.get(said.status, InvalidValue)(f"the gateway says {said.status}: {_why(said)}")
+    raise kinds.get(reply.status, InvalidValue)(f"the gateway replied {reply.status}: {reply.reason}")
 
 
-def _why(said: _Said) -> str:
-    if not said.status:
-        return said.body.decode()
-    error = _error_of(said)
-    return said.body[:200].decode(errors="replace") if error is None else error
-
-
-def _error_of(said: _Said) -> str | None:
-    """None for an answer that is no error."""
-    try:
-        return str(msgspec.json.decode(said.body)["error"])
-    except (msgspec.DecodeError, KeyError, TypeError):
-        return None
-
-
-def _check_goes_on(url: str, run: str) -> None:
-    """Raises RunIsOver where the run's folder is here and says that it has made all its steps."""
+def _check_not_finished(url: str, run: str) -> None:
+    """Raise RunIsOver if the run's folder is on this machine and shows that the run has made all its steps."""
     if urlsplit(url).hostname not in HERE:
         return
-    from slime_events.app.cli.run_list import summarised  # most clients need neither
+    from slime_events.app.cli.run_list import summarised  # imported late: most clients do not need it
     from slime_events.app.launch.run_status import RunStatus
     from slime_events.core.run.run_folder import find_run
 
@@ -119,22 +96,16 @@ def _check_goes_on(url: str, run: str) -> None:
     row = summarised(folder)
     if row is not None and row.status is RunStatus.FINISHED:
         raise RunIsOver(
-            f"run {run} has finished all its steps, and no gateway of it answers at {url}: "
-            f"`slime-events gateway {run}` tells what became of its prompts, and "
-            f"`slime-events resume {run} --num-rollout N` takes more"
+            f"run {run} has finished all its steps, and no gateway replies at {url}: start `slime-events gateway "
+            f"{run}` to read the fates of its prompts, or `slime-events resume {run} --num-rollout N` to train on more"
         )
 
 
-def _said(answer: httpx.Response) -> _Said:
-    again = answer.headers.get("retry-after", "")
-    return _Said(answer.status_code, answer.content, float(again) if again.isdecimal() else None)
-
-
 class _Client:
-    """What both clients ask. They differ in how they wait."""
+    """The requests of both clients, which differ in how they wait."""
 
     _kind = ""
-    """httpx's client."""
+    """Name of httpx's client class."""
 
     def __init__(
         self,
@@ -157,23 +128,25 @@ class _Client:
 
     def _sent(self, kind: str, items: Iterable[Any]) -> _Exchange[Submission]:
         lines = b"\n".join(msgspec.json.encode(item) for item in items)
-        return _patient(_Ask("POST", f"/v1/runs/{self._run}/{kind}", lines), Submission, self._wait_s)
+        return _exchange(_Request("POST", f"/v1/runs/{self._run}/{kind}", lines), Submission, self._wait_s)
 
-    def _asked(self, group: str) -> _Exchange[InboxFate]:
-        return _patient(_Ask("GET", f"/v1/runs/{self._run}/groups/{group}"), InboxFate, self._wait_s)
+    def _read(self, group: str) -> _Exchange[InboxFate]:
+        return _exchange(_Request("GET", f"/v1/runs/{self._run}/groups/{group}"), InboxFate, self._wait_s)
 
-    def _no_answer(self, error: Exception) -> _Said:
-        """Raises RunIsOver."""
-        _check_goes_on(self._url, self._run)
-        return _Said(0, f"{self._url}: {type(error).__name__}: {error}".encode())
+    def _no_reply(self, error: Exception) -> Reply:
+        """Return a reply with status 0 for a transport error. Raises RunIsOver."""
+        _check_not_finished(self._url, self._run)
+        return no_reply(error, f"{self._url}: ")
 
 
 class GatewayClient(_Client):
-    """As a context manager, or `close` it. url: of the gateway. token: of a source of the run. wait_s: how long it is
-    asked again while the gateway, or its run, is away or full.
+    """A client of a run's gateway. Use it as a context manager, or call `close`.
 
-    Items are structs (`InboxPrompt`, `OutsideGroup`, `OutsideReward`) or dicts of the same fields. Every method raises
-    AccessDenied, RunNotFound, InvalidValue, RunIsOver, and LogUnavailable or InboxFull once `wait_s` is over.
+    url: address of the gateway. token: token of a source of the run. wait_s: seconds to retry a request while the
+    gateway or its run is unavailable or full. timeout_s: seconds to wait for one reply.
+
+    Items are structs (`InboxPrompt`, `OutsideGroup`, `OutsideReward`) or dicts with the same fields. Every method
+    raises AccessDenied, RunNotFound, InvalidValue, RunIsOver, and after `wait_s` LogUnavailable or InboxFull.
     """
 
     _kind = "Client"
@@ -185,27 +158,27 @@ class GatewayClient(_Client):
         self.close()
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         self._http.close()
 
-    def submit(self, prompts: Iterable[InboxPrompt | Given]) -> Submission:
-        """Prompts in; which were taken, and which were not and why."""
+    def submit(self, prompts: Iterable[InboxPrompt | Item]) -> Submission:
+        """Send prompts; returns the accepted prompts, and the refused ones with reasons."""
         return self._done(self._sent(PROMPTS, prompts))
 
-    def trajectories(self, groups: Iterable[OutsideGroup | Given]) -> Submission:
-        """Finished groups in."""
+    def trajectories(self, groups: Iterable[OutsideGroup | Item]) -> Submission:
+        """Send finished groups."""
         return self._done(self._sent(TRAJECTORIES, groups))
 
-    def rewards(self, rewards: Iterable[OutsideReward | Given]) -> Submission:
-        """Rewards of finished samples that wait for them."""
+    def rewards(self, rewards: Iterable[OutsideReward | Item]) -> Submission:
+        """Send rewards of finished samples that wait for one."""
         return self._done(self._sent(REWARDS, rewards))
 
     def fate(self, group: str) -> InboxFate:
-        """What became of a group."""
-        return self._done(self._asked(group))
+        """Return the current fate of a group."""
+        return self._done(self._read(group))
 
     def follow(self, group: str, every_s: float = 1.0) -> Iterator[InboxFate]:
-        """Each change of it, until it is rejected or trained on."""
+        """Yield each change of a group's fate, until it is rejected or trained on. every_s: seconds between reads."""
         last: InboxFate | None = None
         while last is None or last.fate not in FINAL:
             if last is not None:
@@ -215,22 +188,22 @@ class GatewayClient(_Client):
             last = now
 
     def _done(self, exchange: _Exchange[T]) -> T:
-        said: _Said | None = None
+        reply: Reply | None = None
         while True:
             try:
-                step = exchange.send(said)
+                step = exchange.send(reply)
             except StopIteration as done:
                 return done.value  # type: ignore[no-any-return]
-            said = self._act(step)
+            reply = self._act(step)
 
-    def _act(self, step: _Ask | float) -> _Said | None:
+    def _act(self, step: _Request | float) -> Reply | None:
         if isinstance(step, float):
             time.sleep(step)
             return None
         try:
-            return _said(self._http.request(step.method, step.path, content=step.data))
+            return reply_of(self._http.request(step.method, step.path, content=step.data))
         except self._lost as error:
-            return self._no_answer(error)
+            return self._no_reply(error)
 
 
 class AsyncGatewayClient(_Client):
@@ -245,27 +218,27 @@ class AsyncGatewayClient(_Client):
         await self.close()
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         await self._http.aclose()
 
-    async def submit(self, prompts: Iterable[InboxPrompt | Given]) -> Submission:
-        """As `GatewayClient.submit`."""
+    async def submit(self, prompts: Iterable[InboxPrompt | Item]) -> Submission:
+        """Send prompts; see `GatewayClient.submit`."""
         return await self._done(self._sent(PROMPTS, prompts))
 
-    async def trajectories(self, groups: Iterable[OutsideGroup | Given]) -> Submission:
-        """As `GatewayClient.trajectories`."""
+    async def trajectories(self, groups: Iterable[OutsideGroup | Item]) -> Submission:
+        """Send finished groups; see `GatewayClient.trajectories`."""
         return await self._done(self._sent(TRAJECTORIES, groups))
 
-    async def rewards(self, rewards: Iterable[OutsideReward | Given]) -> Submission:
-        """As `GatewayClient.rewards`."""
+    async def rewards(self, rewards: Iterable[OutsideReward | Item]) -> Submission:
+        """Send rewards; see `GatewayClient.rewards`."""
         return await self._done(self._sent(REWARDS, rewards))
 
     async def fate(self, group: str) -> InboxFate:
-        """As `GatewayClient.fate`."""
-        return await self._done(self._asked(group))
+        """Return the current fate of a group."""
+        return await self._done(self._read(group))
 
     async def follow(self, group: str, every_s: float = 1.0) -> AsyncIterator[InboxFate]:
-        """As `GatewayClient.follow`."""
+        """Yield each change of a group's fate; see `GatewayClient.follow`."""
         last: InboxFate | None = None
         while last is None or last.fate not in FINAL:
             if last is not None:
@@ -275,19 +248,19 @@ class AsyncGatewayClient(_Client):
             last = now
 
     async def _done(self, exchange: _Exchange[T]) -> T:
-        said: _Said | None = None
+        reply: Reply | None = None
         while True:
             try:
-                step = exchange.send(said)
+                step = exchange.send(reply)
             except StopIteration as done:
                 return done.value  # type: ignore[no-any-return]
-            said = await self._act(step)
+            reply = await self._act(step)
 
-    async def _act(self, step: _Ask | float) -> _Said | None:
+    async def _act(self, step: _Request | float) -> Reply | None:
         if isinstance(step, float):
             await asyncio.sleep(step)
             return None
         try:
-            return _said(await self._http.request(step.method, step.path, content=step.data))
+            return reply_of(await self._http.request(step.method, step.path, content=step.data))
         except self._lost as error:
-            return self._no_answer(error)
+            return self._no_reply(error)

@@ -1,4 +1,4 @@
-"""`Harness`: opens, seals and finds again the sessions of a run with --agents (docs/agents.md). It needs `httpx`."""
+"""`Harness`: opens, seals and recovers the sessions of a run with --agents (docs/agents.md). It needs `httpx`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
 from schemas.errors import AccessDenied, InvalidValue, RunNotFound, SlimeEventsError
 from schemas.outside_sessions import ListedSession, OpenedSession, SessionList
-from slime_events.app.harness_http import OPEN_S, TOO_MANY, HarnessHttp, Patience, Said
+from slime_events.app.harness_http import OPEN_S, TOO_MANY, HarnessHttp, Patience, Reply
 from slime_events.app.harness_session import HarnessSession
 
 if TYPE_CHECKING:
@@ -27,13 +27,15 @@ _PROCESS = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 class Harness:
-    """As a context manager. At its end it gives back the sessions that nobody sealed, and the run asks for them again.
-    Threads may share it, each with a loop over `sessions` of its own.
+    """A client that runs agents on sessions of a run. Use it as a context manager.
 
-    url: of the gateway. token: of a source of the run, with the scope `sessions`. name: of this harness; the next one
-    of the same name finds the sessions that this one left open. Without a name the next one on this machine does, once
-    this process has ended. wait_s: seconds without an answer of the gateway. resume_s: the same of a run that its user
-    has interrupted.
+    At the end of its block, a harness gives back its unsealed sessions, and the run requests their rollouts again.
+    Threads may share a harness, if each of them has its own loop over `sessions`.
+
+    url: address of the gateway. token: token of a source of the run, with the scope `sessions`. name: name of this
+    harness; the next harness of this name recovers the sessions that this one left open. Without a name, the next
+    harness on this machine recovers them after this process has ended. wait_s: seconds to retry while the gateway does
+    not reply. resume_s: seconds to retry after the run's user interrupted it.
 
     Every method raises AccessDenied, RunNotFound, InvalidValue, and LogUnavailable after these seconds.
     """
@@ -50,32 +52,32 @@ class Harness:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         if ":" in name or not name.isascii():
-            raise InvalidValue(f"a harness cannot be called {name!r}: ASCII, without a colon")
+            raise InvalidValue(f"a harness cannot have the name {name!r}: use ASCII without a colon")
         self._http = HarnessHttp(url, f"/v1/runs/{run}/sessions", token, Patience(wait_s, resume_s), transport)
         self._name, self._owner = name, name or _PROCESS
         self._lock, self._left = threading.Lock(), list[HarnessSession]()
         self._has_looked = False
-        self._given: dict[str, HarnessSession] = {}
+        self._open_sessions: dict[str, HarnessSession] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         why = "its harness ended without a seal" if kind is None else f"{kind.__name__}: {error}"
-        with contextlib.suppress(SlimeEventsError):  # a gateway that is away: what is open falls idle
-            for session in [*self._given.values()]:
+        with contextlib.suppress(SlimeEventsError):  # if the gateway is away, open sessions end when they are idle
+            for session in [*self._open_sessions.values()]:
                 session.give_back(why)
         self.close()
 
     def close(self) -> None:
-        """Let go of connections. Sessions that are open stay open."""
+        """Close the connections. Open sessions stay open."""
         self._http.close()
 
     def sessions(self, group: str | None = None) -> Iterator[HarnessSession]:
-        """One after the other, until the run is over. group: of this one alone.
+        """Yield sessions until the run is over. group: only sessions of this group.
 
-        The first ones are those that an earlier harness left open before their first turn. Those that it left in the
-        middle are given back.
+        Sessions that an earlier harness left open come first, if they have no turn yet. Those with turns are given
+        back.
         """
         while (session := self._next_left()) is not None:
             if session.turns:
@@ -86,12 +88,12 @@ class Harness:
             yield session
 
     def open(self, group: str | None = None) -> HarnessSession | None:
-        """The next session, once a rollout waits for an agent; None where the run is over."""
-        wish = {"wait_s": OPEN_S} | ({} if group is None else {"group": group})
-        return self._open(wish, f"{self._owner}:{secrets.token_hex(8)}")
+        """Wait for a rollout that needs an agent and return its session; None if the run is over."""
+        request = {"wait_s": OPEN_S} | ({} if group is None else {"group": group})
+        return self._open(request, f"{self._owner}:{secrets.token_hex(8)}")
 
     def lost(self) -> list[HarnessSession]:
-        """The sessions that an earlier harness left open, to go on with by hand: `sessions` then passes over them."""
+        """Return the sessions that an earlier harness left open, to continue them; `sessions` then skips them."""
         with self._lock:
             self._has_looked, self._left = True, []
             return self._find()
@@ -103,9 +105,9 @@ class Harness:
             return self._left.pop(0) if self._left else None
 
     def _find(self) -> list[HarnessSession]:
-        found = [one for one in self._listed() if self._is_lost(one.key)]
-        opened = [self._open({}, one.key, turns=one.turns) for one in found]
-        return [one for one in opened if one is not None]
+        lost = [listed for listed in self._listed() if self._is_lost(listed.key)]
+        opened = [self._open({}, listed.key, turns=listed.turns) for listed in lost]
+        return [session for session in opened if session is not None]
 
     def _listed(self) -> Iterator[ListedSession]:
         after = ""
@@ -119,7 +121,7 @@ class Harness:
 
     def _is_lost(self, key: str) -> bool:
         owner, _, own = key.rpartition(":")
-        if not own or key in self._given:
+        if not own or key in self._open_sessions:
             return False
         if self._name or owner == self._owner:
             return bool(self._name) and owner == self._owner
@@ -127,21 +129,22 @@ class Harness:
         is_here = host == socket.gethostname() and pid.isdecimal() and bool(process)
         return is_here and (int(pid) == os.getpid() or not _lives(int(pid)))
 
-    def _open(self, wish: dict[str, Any], key: str, turns: int = 0) -> HarnessSession | None:
-        while (said := self._http.open(wish, key)).status == TOO_MANY:
-            time.sleep(said.again_s or AGAIN_S)
-        if said.status == OVER:
+    def _open(self, request: Mapping[str, object], key: str, turns: int = 0) -> HarnessSession | None:
+        while (reply := self._http.open(request, key)).status == TOO_MANY:
+            time.sleep(reply.again_s or AGAIN_S)
+        if reply.status == OVER:
             return None
-        opened = msgspec.json.decode(_checked(said), type=OpenedSession)
-        session = self._given[key] = HarnessSession(opened, self._http, turns, lambda: self._given.pop(key, None))
+        opened = msgspec.json.decode(_checked(reply), type=OpenedSession)
+        session = HarnessSession(opened, self._http, turns, lambda: self._open_sessions.pop(key, None))
+        self._open_sessions[key] = session
         return session
 
 
-def _checked(said: Said) -> bytes:
-    if said.status < 300:
-        return said.body
+def _checked(reply: Reply) -> bytes:
+    if reply.status < 300:
+        return reply.body
     kinds = {401: AccessDenied, 403: AccessDenied, 404: RunNotFound}
-    raise kinds.get(said.status, InvalidValue)(f"the gateway says {said.status}: {said.reason}")
+    raise kinds.get(reply.status, InvalidValue)(f"the gateway replied {reply.status}: {reply.reason}")
 
 
 def _lives(pid: int) -> bool:
@@ -149,6 +152,6 @@ def _lives(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # another user's
+    except OSError:  # the process of another user
         return True
     return True

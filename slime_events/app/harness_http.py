@@ -1,8 +1,8 @@
-"""`HarnessHttp`: the requests of a harness to its gateway. Each is sent again until it is answered.
+"""`HarnessHttp`: the requests of a harness to its gateway, with retries.
 
-no answer, 5xx, 429     -> again, after Retry-After or a pause that doubles, for `wait_s` seconds at most
-503 of a run that its user interrupted, and then no answer -> again, for `resume_s` seconds at most
-everything else         -> an answer
+no reply, 5xx, 429   -> retry after Retry-After or a pause that doubles, for at most `wait_s` seconds
+503 from a run that its user interrupted, and no reply after it -> retry for at most `resume_s` seconds
+any other reply      -> return it
 """
 
 from __future__ import annotations
@@ -11,49 +11,77 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import LogUnavailable, MissingPart
 from schemas.outside_sessions import SessionList
 
+if TYPE_CHECKING:
+    import httpx
+
 PAUSE_S, MOST_PAUSE_S = 0.25, 5.0
 OPEN_S = 30.0
-"""For which a gateway may wait for a rollout before it answers."""
+"""Seconds that a gateway may wait for a rollout before it replies."""
 TIMEOUT_S = 2 * OPEN_S
 TOO_MANY, AWAY = 429, 503
 log = logging.getLogger(__name__)
 
 
-class Said(NamedTuple):
-    """An answer; status 0: there was none. again_s: when to come again, if it says so."""
+class Reply(NamedTuple):
+    """A gateway's reply."""
 
-    status: int
-    body: bytes
-    again_s: float | None = None
+    status: Annotated[int, doc("HTTP status; 0 if no reply came")]
+    body: Annotated[bytes, doc("Body of the reply; without a reply, the error as text")]
+    again_s: Annotated[float | None, doc("Seconds until a retry (Retry-After), if the gateway sent any")] = None
 
     @property
-    def reason(self) -> str:
-        """Of a refusal."""
+    def error(self) -> str | None:
+        """Error message in the body; None if it has none."""
         try:
             return str(msgspec.json.decode(self.body)["error"])
         except (msgspec.DecodeError, KeyError, TypeError):
-            return self.body[:200].decode(errors="replace")
+            return None
+
+    @property
+    def reason(self) -> str:
+        """Reason of a refusal, or why no reply came."""
+        if not self.status:
+            return self.body.decode()
+        error = self.error
+        return self.body[:200].decode(errors="replace") if error is None else error
+
+
+def reply_of(response: httpx.Response) -> Reply:
+    """Return httpx's response as a reply."""
+    again = response.headers.get("retry-after", "")
+    return Reply(response.status_code, response.content, float(again) if again.isdecimal() else None)
+
+
+def no_reply(error: Exception, where: str = "") -> Reply:
+    """Return a reply with status 0 for a transport error."""
+    return Reply(0, f"{where}{type(error).__name__}: {error}".encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds without an answer: of a gateway, and of a run that was interrupted."""
+    """Limits of a harness's retries."""
 
-    wait_s: float
-    resume_s: float
+    wait_s: Annotated[float, doc("Seconds without a reply from the gateway")]
+    resume_s: Annotated[float, doc("Seconds without a reply after the run's user interrupted it")]
 
 
 class HarnessHttp:
-    """sessions: the path of the run's sessions. token: of a source. transport: of httpx, in the place of its own."""
+    """HTTP client of a harness.
 
-    def __init__(self, url: str, sessions: str, token: str, patience: Patience, transport: Any = None) -> None:
+    sessions: path of the run's sessions. token: token of a source. transport: replaces httpx's own transport.
+    """
+
+    def __init__(
+        self, url: str, sessions: str, token: str, patience: Patience, transport: httpx.BaseTransport | None = None
+    ) -> None:
         try:
             import httpx
         except ImportError as error:
@@ -64,15 +92,15 @@ class HarnessHttp:
         self._http = httpx.Client(base_url=url, timeout=TIMEOUT_S, transport=transport, limits=limits)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         self._http.close()
 
-    def open(self, wish: Any, key: str) -> Said:
-        """Ask for a session. Raises LogUnavailable."""
-        return self.ask("POST", self._sessions, self._token, wish, headers={"Idempotency-Key": key}, waits=False)
+    def open(self, request: Mapping[str, object], key: str) -> Reply:
+        """Ask for a session. key: idempotency key. Raises LogUnavailable."""
+        return self.ask("POST", self._sessions, self._token, request, headers={"Idempotency-Key": key}, waits=False)
 
-    def listed(self, after: str) -> Said:
-        """Ask for open sessions. Raises LogUnavailable."""
+    def listed(self, after: str) -> Reply:
+        """Ask for a page of the open sessions. Raises LogUnavailable."""
         return self.ask("GET", f"{self._sessions}?open&after={after}", self._token)
 
     def ask(
@@ -80,40 +108,41 @@ class HarnessHttp:
         method: str,
         path: str,
         bearer: str,
-        body: Any = None,
+        body: object = None,
         *,
         headers: Mapping[str, str] | None = None,
         waits: bool = True,
         wait_s: float | None = None,
-    ) -> Said:
-        """waits: 429 is no answer. wait_s: of this request, whatever was interrupted. Raises LogUnavailable."""
+    ) -> Reply:
+        """Send a request until the gateway replies. Raises LogUnavailable.
+
+        waits: retry after a 429 too. wait_s: seconds to retry this request, in place of the harness's own limits.
+        """
         began, pause = time.monotonic(), PAUSE_S
-        given = {"authorization": f"Bearer {bearer}", "content-type": "application/json", **(headers or {})}
+        every = {"authorization": f"Bearer {bearer}", "content-type": "application/json", **(headers or {})}
         data = None if body is None else msgspec.json.encode(body)
         while True:
-            said = self._send(method, path, given, data)
-            if 0 < said.status < 500 and not (waits and said.status == TOO_MANY):
+            reply = self._send(method, path, every, data)
+            if 0 < reply.status < 500 and not (waits and reply.status == TOO_MANY):
                 self._is_interrupted = False
-                return said
-            if said.status == AWAY:
+                return reply
+            if reply.status == AWAY:
                 self._is_interrupted = self._asks_whether_interrupted()
             patience = self._patience.resume_s if self._is_interrupted else self._patience.wait_s
             patience = patience if wait_s is None else wait_s
             if time.monotonic() - began > patience:
-                raise LogUnavailable(f"{method} {path} was not answered for {patience:g} s: {said.reason}")
+                raise LogUnavailable(f"{method} {path} got no reply for {patience:g} s: {reply.reason}")
             if pause == PAUSE_S:
-                log.info("%s %s is sent again: %s", method, path, said.reason)
-            time.sleep(min(said.again_s or pause, max(0.0, patience)))
+                log.info("retrying %s %s: %s", method, path, reply.reason)
+            time.sleep(min(reply.again_s or pause, max(0.0, patience)))
             pause = min(2 * pause, MOST_PAUSE_S)
 
     def _asks_whether_interrupted(self) -> bool:
-        said = self._send("GET", f"{self._sessions}?open", {"authorization": f"Bearer {self._token}"}, None)
-        return said.status == 200 and msgspec.json.decode(said.body, type=SessionList).interrupted
+        reply = self._send("GET", f"{self._sessions}?open", {"authorization": f"Bearer {self._token}"}, None)
+        return reply.status == 200 and msgspec.json.decode(reply.body, type=SessionList).interrupted
 
-    def _send(self, method: str, path: str, headers: Mapping[str, str], data: bytes | None) -> Said:
+    def _send(self, method: str, path: str, headers: Mapping[str, str], data: bytes | None) -> Reply:
         try:
-            answer = self._http.request(method, path, headers=headers, content=data)
+            return reply_of(self._http.request(method, path, headers=headers, content=data))
         except self._lost as error:
-            return Said(0, f"{type(error).__name__}: {error}".encode())
-        again = answer.headers.get("retry-after", "")
-        return Said(answer.status_code, answer.content, float(again) if again.isdecimal() else None)
+            return no_reply(error)

@@ -1,29 +1,30 @@
-"""`HarnessSession`: one session of a `Harness`: what an agent needs of it, and its end."""
+"""`HarnessSession`: one session of a `Harness`, with an agent's address, the prompt, and the seal."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import InvalidValue, SlimeEventsError
 from schemas.outside_sessions import OpenedSession
 from slime_events.app.harness_http import HarnessHttp
 
 GONE = (404, 409, 410)
-"""Statuses of a session that has ended otherwise."""
+"""Statuses of a session that was not ended by its harness."""
 GIVE_BACK_S = 5.0
 log = logging.getLogger(__name__)
 
 
 class SealResult(NamedTuple):
-    """is_trained: whether its samples are trained on, or graded first. why_not: empty where they are."""
+    """Result of sealing a session."""
 
-    is_trained: bool
-    why_not: str
+    is_trained: Annotated[bool, doc("Whether its samples are trained on, or graded first")]
+    why_not: Annotated[str, doc("Why they are not; empty if they are")]
 
 
 class _Sealed(msgspec.Struct):
@@ -31,8 +32,11 @@ class _Sealed(msgspec.Struct):
 
 
 class HarnessSession:
-    """As a context manager it ends with its block: failed by an exception, else graded by the run's grader, unless it
-    was sealed before. opened: all that the gateway says of it. turns: that it had when an earlier harness was lost.
+    """A session for one rollout of an agent.
+
+    As a context manager it is sealed at the end of the block, unless it was sealed before: failed after an exception,
+    else graded by the run's grader. opened: the gateway's reply. turns: turns that an earlier harness made before it
+    was lost.
     """
 
     def __init__(self, opened: OpenedSession, http: HarnessHttp, turns: int, ended: Callable[[], object]) -> None:
@@ -42,27 +46,27 @@ class HarnessSession:
 
     @property
     def name(self) -> str:
-        """Of the session."""
+        """Id of the session."""
         return self.opened.session
 
     @property
     def base_url(self) -> str:
-        """For an agent. The session's key is in it."""
+        """Base URL for an agent. It contains the session's key."""
         return self.opened.base_url
 
     @property
     def prompt(self) -> Any:
-        """A text, or chat messages."""
+        """The prompt: a text, or chat messages."""
         return self.opened.prompt
 
     @property
     def label(self) -> Any:
-        """The prompt's."""
+        """Label of the prompt."""
         return self.opened.label
 
     @property
     def metadata(self) -> Any:
-        """The prompt's."""
+        """Metadata of the prompt."""
         return self.opened.metadata
 
     def __enter__(self) -> Self:
@@ -74,7 +78,7 @@ class HarnessSession:
         if kind is None:
             self.end()
             return
-        with contextlib.suppress(SlimeEventsError):  # the error of the block is the one to tell
+        with contextlib.suppress(SlimeEventsError):  # the error of the block is more important
             self.end(1, f"{kind.__name__}: {error}")
 
     def seal(
@@ -85,19 +89,24 @@ class HarnessSession:
         exit_code: int | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> SealResult:
-        """End it; the same again is no error. reward: of all its samples. rewards: of single paths, by the turns that
-        ended them. exit_code: another than 0 is never trained on. metadata: for the sample.
+        """Seal the session. To seal it again with the same values is no error.
 
-        Raises InvalidValue for what cannot be, LogUnavailable.
+        reward: reward of all its samples. rewards: rewards of single paths, by the last turn of each path. exit_code:
+        if not 0, its samples are not trained on. metadata: added to the sample. Raises InvalidValue, LogUnavailable.
         """
         return self._seal(reward, rewards, exit_code, metadata)
 
     def end(self, exit_code: int = 0, error: str = "") -> SealResult:
-        """End it without a reward: with 0 the run's grader grades it, else its rollout has failed for this reason."""
+        """Seal the session without a reward.
+
+        exit_code: if 0, the run's grader grades it; else its rollout fails with `error` as the reason.
+        """
         return self._seal(None, None, exit_code, {"error": error} if error else None)
 
     def give_back(self, why: str) -> SealResult:
-        """Its rollout fails, and is asked for again. The gateway is not waited for: idle, it ends by itself."""
+        """Fail the rollout, so that the run requests it again. Waits a few seconds for the gateway at most: an idle
+        session ends by itself.
+        """
         return self._seal(None, None, 1, {"error": why}, GIVE_BACK_S)
 
     def _seal(
@@ -110,18 +119,18 @@ class HarnessSession:
     ) -> SealResult:
         body = {
             "reward": None if reward is None else float(reward),
-            "rewards": {str(turn): float(one) for turn, one in (rewards or {}).items()},
+            "rewards": {str(turn): float(value) for turn, value in (rewards or {}).items()},
             "exit_code": exit_code,
             "metadata": dict(metadata or {}),
         }
         path, key = f"/v1/sessions/{self.name}/seal", self.opened.control_key
-        said = self._http.ask("POST", path, key, body, wait_s=wait_s)
-        if said.status in GONE:
-            why = said.reason
-        elif said.status < 300:
-            why = msgspec.json.decode(said.body, type=_Sealed).failed
+        reply = self._http.ask("POST", path, key, body, wait_s=wait_s)
+        if reply.status in GONE:
+            why = reply.reason
+        elif reply.status < 300:
+            why = msgspec.json.decode(reply.body, type=_Sealed).failed
         else:
-            raise InvalidValue(f"the seal of session {self.name} is refused: {said.status}: {said.reason}")
+            raise InvalidValue(f"the gateway refused to seal session {self.name}: {reply.status}: {reply.reason}")
         if why and not exit_code:
             log.warning("session %s: %s", self.name, why)
         self.result = SealResult(not why, why)

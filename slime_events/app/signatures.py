@@ -1,4 +1,4 @@
-"""How each plug point is called: protocols for a type checker. A plain function with these arguments is enough."""
+"""Protocols of the plug points, for a type checker. A plain function with these arguments matches."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ if TYPE_CHECKING:
     from slime_events.plugins.sample import Sample
 
 Reward = float | dict[str, Any]
-"""A number, or a dict of which --reward-key names the entry to train on."""
+"""A number, or a dict whose entry --reward-key is the reward to train on."""
 
 
 class RewardFunction(Protocol):
-    """--custom-rm-path: the reward of one sample. May be `async`."""
+    """--custom-rm-path: returns the reward of one sample. May be `async`."""
 
     def __call__(self, args: ArgsView, sample: Sample, /) -> Reward | Awaitable[Reward]: ...
 
 
 class GroupRewardFunction(Protocol):
-    """--custom-rm-path with --group-rm: a reward for each sample of a group, in their order. May be `async`."""
+    """--custom-rm-path with --group-rm: returns the rewards of a group's samples in order. May be `async`."""
 
     def __call__(self, args: ArgsView, samples: list[Sample], /) -> list[Reward] | Awaitable[list[Reward]]: ...
 
 
 class DynamicFilter(Protocol):
-    """--dynamic-sampling-filter-path: whether a group is worth a training step. All its samples have rewards."""
+    """--dynamic-sampling-filter-path: returns whether to train on a group. All its samples have rewards."""
 
     def __call__(self, args: ArgsView, samples: list[Sample], /) -> DynamicFilterOutput | bool: ...
 
 
 class GenerateFunction(Protocol):
-    """--custom-generate-function-path: makes one rollout, or several samples of one. A function without `session`
-    (slime's signature) is called without it.
+    """--custom-generate-function-path: generates one rollout, as one sample or several.
+
+    A function without the parameter `session` (slime's signature) is called without it.
     """
 
     async def __call__(
@@ -44,7 +45,7 @@ class GenerateFunction(Protocol):
 
 
 class BufferFilter(Protocol):
-    """--buffer-filter-path: which of the archived groups in `buffer` is drawn next, as a list with that group."""
+    """--buffer-filter-path: returns a list with the archived group of `buffer` that is drawn next."""
 
     def __call__(
         self, args: ArgsView, rollout_id: None, buffer: list[list[Sample]], num_samples: int, /
@@ -52,6 +53,6 @@ class BufferFilter(Protocol):
 
 
 class PromptSource(Protocol):
-    """--data-source-path names a class of these, made with `(args)`: it gives the next groups of samples to be made."""
+    """--data-source-path names a class that is constructed with `(args)` and returns the next groups to generate."""
 
     def get_samples(self, num_samples: int, /) -> list[list[Sample]]: ...

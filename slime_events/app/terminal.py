@@ -1,8 +1,7 @@
-"""`SafeStream`: the standard output and error of a command, which print text that no terminal obeys.
+"""`SafeStream`: standard output and error that escape control characters.
 
-Whatever a command prints may hold what a prompt, a model, a label or another package says. So control characters are
-escaped here, in the one place that all of it passes, and a new command need not think of it. Exact data leaves by
-`buffer`, as long as that is no terminal.
+A command may print text from a prompt, a model, a label or another package. All output passes through this stream, so
+no command needs its own escaping. Exact data is written to `buffer`, if that is not a terminal.
 """
 
 import codecs
@@ -18,15 +17,14 @@ from slime_events.core.telemetry.front_stream import FrontStream
 
 _STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 _OWN_STYLES = frozenset(("\x1b[0m", "\x1b[1m"))
-"""Bold and its end: heads of tables on a terminal. They do no harm, whoever says them. Colours, which other packages
-print on a terminal, are left out: they could hide a text.
-"""
+"""Bold and its end, for heads of tables: harmless from any source. Colours could hide text, so they are removed."""
 
 
 class SafeStream(FrontStream):
-    """A text stream whose control characters become escapes; tabs and line ends stay. raw: where it goes to.
+    """A text stream that escapes control characters, except tabs and line ends.
 
-    The program's own way to move the cursor is `raw` (see `raw_stream`): it says nothing that comes from outside.
+    raw: the stream to write to. The program itself moves the cursor through `raw` (see `raw_stream`), and writes no
+    text from outside there.
     """
 
     def __init__(self, raw: TextIO) -> None:
@@ -34,7 +32,7 @@ class SafeStream(FrontStream):
         self._sink = _TerminalSink(self) if raw.isatty() else None
 
     def write(self, text: str) -> int:
-        """Write it escaped. Returns the characters of the text itself."""
+        """Write the text escaped, and return its number of characters before escaping."""
         if self._sink is None:
             self.raw.write(terminal_text(text))
         else:
@@ -43,11 +41,11 @@ class SafeStream(FrontStream):
 
     @property
     def buffer(self) -> Any:
-        """Bytes as they are; those for a terminal are escaped as text."""
+        """Binary stream; if it is a terminal, bytes are decoded and escaped as text."""
         return super().buffer if self._sink is None else self._sink
 
     def close(self) -> None:
-        """Nothing: the stream is the process's."""
+        """Do nothing: the stream belongs to the process."""
 
 
 def _styled(part: str) -> str:
@@ -57,14 +55,15 @@ def _styled(part: str) -> str:
 
 
 class _TerminalSink(io.RawIOBase):
-    """Bytes of UTF-8 for a terminal."""
+    """Binary stream of UTF-8 to a terminal."""
 
     def __init__(self, stream: SafeStream) -> None:
         self._stream, self._decoder = stream, codecs.getincrementaldecoder("utf-8")("replace")
 
     def write(self, data: Any) -> int:
-        self._stream.write(self._decoder.decode(bytes(data)))
-        return len(data)
+        octets = bytes(data)
+        self._stream.write(self._decoder.decode(octets))
+        return len(octets)
 
     def flush(self) -> None:
         self._stream.flush()
@@ -73,22 +72,22 @@ class _TerminalSink(io.RawIOBase):
         return True
 
     def close(self) -> None:
-        """Nothing: a writer of CSV closes what it was given, and others still print."""
+        """Do nothing: a CSV writer closes its stream, and others still print to it."""
 
 
 def safe_stream(stream: TextIO) -> TextIO:
-    """The stream itself, if it is safe."""
+    """Return a safe stream that writes to `stream`."""
     return stream if isinstance(stream, SafeStream) else SafeStream(stream)  # type: ignore[return-value]
 
 
 def raw_stream(stream: TextIO) -> TextIO:
-    """The stream behind a safe one: for a picture that renews itself, made of texts that are safe already."""
+    """Return the stream behind a safe one, for a live view that redraws itself from safe texts."""
     return stream.raw if isinstance(stream, SafeStream) else stream
 
 
 @contextlib.contextmanager
 def safe_output() -> Iterator[None]:
-    """Standard output and error are safe inside."""
+    """Make standard output and error safe inside the context."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = map(safe_stream, before)
     try:

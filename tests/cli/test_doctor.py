@@ -33,12 +33,12 @@ def test_a_missing_package_says_how_to_get_it() -> None:
 def test_a_broken_import_shows_its_last_line() -> None:
     broken = checks.check_import("x", "import no_such_module_at_all", "mend", limit=60)
     assert broken.outcome is Outcome.FAIL
-    assert "no_such_module_at_all" in broken.found
+    assert "no_such_module_at_all" in broken.detail
 
 
 def test_an_import_that_never_returns_is_ended() -> None:
     stuck = checks.check_import("x", "import time; time.sleep(60)", "mend", limit=0.3)
-    assert "no answer within" in stuck.found
+    assert "no answer within" in stuck.detail
 
 
 def test_nats_binary(tmp_path: Path) -> None:
@@ -46,8 +46,8 @@ def test_nats_binary(tmp_path: Path) -> None:
     old = tmp_path / "nats-server"
     old.write_text("#!/bin/sh\necho nats-server: v2.9.10\n")
     old.chmod(0o755)
-    assert "2.12" in checks.check_nats(str(old)).found
-    assert "does not run" in checks.check_nats(str(tmp_path / "absent")).found
+    assert "2.12" in checks.check_nats(str(old)).detail
+    assert "does not run" in checks.check_nats(str(tmp_path / "absent")).detail
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_package_whose_files_or_imports_are_missing_is_found_without_importing
     monkeypatch.syspath_prepend(str(tmp_path))
     check = check_files("large", imports, "install it")
     assert (check.outcome, check.mend) == (outcome, "" if outcome is Outcome.OK else "install it")
-    assert named in check.found
+    assert named in check.detail
     assert "large" not in sys.modules
 
 

@@ -201,7 +201,7 @@ async def test_a_run_that_ends_meanwhile_is_not_waited_for(
             await sending
     else:
         assert await sending == 0
-        assert "waits in its log" in capsys.readouterr().err
+        assert "wait in its log" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("snippet", ["produce.py", "produce.js"])

@@ -87,7 +87,7 @@ async def test_a_sample_token_by_token() -> None:
 
 async def test_a_long_token_table_is_cut_in_the_middle() -> None:
     shown = await _answer(sample="inbox-aa-s1", tokens=2)
-    assert "1 tokens in the middle are left out" in shown.text
+    assert "1 tokens in the middle are not shown" in shown.text
     assert "left out" not in (await _answer(sample="inbox-aa-s1", tokens=0)).text
 
 
@@ -96,7 +96,7 @@ async def test_a_version() -> None:
     assert (shown.facts["step"], shown.facts["published"]["parent"]) == (1, 1)
     assert [a["engine"] for a in shown.facts["activations"]] == ["engine-1"]
     assert shown.facts["evals"][0]["mean"] == 0.75
-    assert "the run's beginning" in (await _answer(version=0)).text
+    assert "the run begins with it" in (await _answer(version=0)).text
 
 
 async def test_a_beginning_that_only_one_id_has_is_enough() -> None:

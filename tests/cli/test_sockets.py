@@ -29,9 +29,9 @@ def test_each_open_socket_has_port_and_reason() -> None:
     found = [Listener("127.0.0.1", 1, "raylet"), Listener("::", 39515, "ray::ServeReplica:x"), Listener("::", 2, "?")]
     check = check_sockets(found)
     assert check.outcome is Outcome.WARN
-    assert "[::]:39515 (Ray Serve's calls to an engine's replica)" in check.found
-    assert "[::]:2 (it belongs to a run)" in check.found
-    assert "127.0.0.1" not in check.found
+    assert "[::]:39515 (Ray Serve's calls to an engine's replica)" in check.detail
+    assert "[::]:2 (it belongs to a run)" in check.detail
+    assert "127.0.0.1" not in check.detail
     assert check.mend
     assert check_sockets(found[:1]).outcome is Outcome.OK
 

@@ -13,12 +13,12 @@ from schemas.errors import InvalidValue
 from schemas.registry import BY_TYPE
 from slime_events.app.cli.render.event_line import _FIGURES, event_line
 from slime_events.app.cli.render.json_values import plain_event
-from slime_events.app.follow_events import Wanted, check_types, events
+from slime_events.app.follow_events import EventFilter, check_types, events
 from storage.log import EventLog, Recorded
 from tests.cli import small_run as run
 
 
-async def _positions(log: EventLog, wanted: Wanted, *, on: bool = False) -> list[str]:
+async def _positions(log: EventLog, wanted: EventFilter, *, on: bool = False) -> list[str]:
     async def is_on() -> bool:
         return True
 
@@ -27,15 +27,15 @@ async def _positions(log: EventLog, wanted: Wanted, *, on: bool = False) -> list
 
 async def test_filters_narrow_each_other() -> None:
     log = await run.small_run()
-    assert len(await _positions(log, Wanted())) == len(log.records)
-    assert set(await _positions(log, Wanted(types=("rollout", "step.committed")))) == {
+    assert len(await _positions(log, EventFilter())) == len(log.records)
+    assert set(await _positions(log, EventFilter(types=("rollout", "step.committed")))) == {
         "rollout.requested", "rollout.progressed", "rollout.completed", "step.committed",
     }  # fmt: skip
-    assert await _positions(log, Wanted(sample="inbox-aa-s0")) == [
+    assert await _positions(log, EventFilter(sample="inbox-aa-s0")) == [
         "rollout.requested", "rollout.completed", "reward.assigned", "group.accepted", "batch.sealed",
     ]  # fmt: skip
-    assert await _positions(log, Wanted(types=("group",), group=run.REJECTED)) == ["group.rejected"]
-    assert await _positions(log, Wanted(types=("run",), start=2)) == ["run.finished"]
+    assert await _positions(log, EventFilter(types=("group",), group=run.REJECTED)) == ["group.rejected"]
+    assert await _positions(log, EventFilter(types=("run",), start=2)) == ["run.finished"]
 
 
 async def test_it_follows_a_run_to_its_end_and_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ async def test_it_follows_a_run_to_its_end_and_then_ends(monkeypatch: pytest.Mon
     said = run.appends(run.finished(run.events()))
     log = await run.write([])
     await log.append(said[:5])
-    tailing = asyncio.create_task(_positions(log, Wanted(types=("step", "run")), on=True))
+    tailing = asyncio.create_task(_positions(log, EventFilter(types=("step", "run")), on=True))
     await asyncio.sleep(0.12)
     assert not tailing.done(), "silence alone is no end"
     await log.append(said[5:])
@@ -64,7 +64,7 @@ async def test_a_log_that_answers_slowly_is_followed_to_its_end(monkeypatch: pyt
             yield recorded
 
     monkeypatch.setattr(log, "read", read_slowly)
-    assert len(await asyncio.wait_for(_positions(log, Wanted(), on=True), 60)) == len(log.records)
+    assert len(await asyncio.wait_for(_positions(log, EventFilter(), on=True), 60)) == len(log.records)
 
 
 async def test_lines_and_json_have_no_raw_arrays() -> None:

@@ -29,7 +29,7 @@ STOCK = REQUIRED | {"task": "digits4"}
 def test_the_least_that_is_known_is_enough() -> None:
     words = closing_words(STOCK)
     assert "0.35 -> 0.96" in words
-    assert "not new\narithmetic" in words
+    assert "not new arithmetic" in words
     assert "held-out  " not in words
 
 
@@ -65,7 +65,7 @@ def test_what_was_learned_is_said_of_the_stock_task_and_where_it_gained() -> Non
 @pytest.mark.parametrize(
     ("rewards", "figure", "of"),
     [
-        ([0.4], "0.40  ", "of one step"),
+        ([0.4], "0.40  ", "one step"),
         ([0.4, 0.6], "0.40 -> 0.60", "first and last step"),
         ([0.4] * 9, "0.40 -> 0.40", "first and last step"),
         (REWARDS, "0.35 -> 0.96", "means of five steps"),

@@ -73,7 +73,7 @@ async def test_what_comes_of_a_version_in_other_runs(where: str) -> None:
     assert len(first.notes) == 1
     assert "empty may be a branch, but cannot be read" in first.notes[0]
     text = lineage_text(first)
-    assert "come of it  v2 of small, v2 of child, v3 to v4 of grandchild" in text
+    assert "descendants  v2 of small, v2 of child, v3 to v4 of grandchild" in text
     assert "learner is trained on the rollouts of small at v0" in text
 
 

@@ -79,12 +79,12 @@ async def test_a_page_needs_nothing_else() -> None:
     ("kind", "value", "lines"),
     [
         (Kind.VERSION, 2, ["step 1 of run small from v1: 2 prompts, 4 samples, 24 tokens, mean reward 0.500",
-                           "comes of    v0 to v1 of small", "inbox:k1       inbox-aa"]),
+                           "ancestors   v0 to v1 of small", "inbox:k1       inbox-aa"]),
         (Kind.VERSION, 0, ["nobody: the run begins with it"]),
         (Kind.SAMPLE, "inbox-aa-s1", ["made by       v0[0:2] v1[2:3], 3 tokens, length", "step 1 -> v2",
                                       "1 for each trained token (grpo)"]),
         (Kind.GROUP, "train-0-000002", ["in no batch of this lineage", "trained into  no version"]),
-        (Kind.SOURCE, "train.jsonl", ["4, with 8 samples, 6 of them in a batch", "come of it    v2 of small"]),
+        (Kind.SOURCE, "train.jsonl", ["4, with 8 samples, 6 of them in a batch", "descendants   v2 of small"]),
     ],
 )  # fmt: skip
 async def test_text_tells_it_in_words(kind: Kind, value: object, lines: list[str]) -> None:

@@ -134,5 +134,5 @@ def test_what_it_refuses(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="cannot be read"):
         query(["any", "--file", str(tmp_path / "none.sql")])
     for words in ([], ["SELECT 1", "--file", "-"]):
-        with pytest.raises(ImpossibleCombination, match="one of them"):
+        with pytest.raises(ImpossibleCombination, match="not both"):
             query(["any", *words])

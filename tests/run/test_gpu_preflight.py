@@ -164,7 +164,7 @@ def test_whoever_asks_for_the_cpu_gets_it(machine: Machine) -> None:
 
 @given(needs, st.lists(st.integers(0, 6), max_size=4))
 def test_what_is_not_refused_has_places(needed: Needs, counts: list[int]) -> None:
-    placed = count_ranks(counts, needed.wanted) is not None
+    placed = count_ranks(counts, needed.request) is not None
     assert (needed.refusal("", counts) is None) == (placed and needed.total <= sum(counts))
 
 

@@ -107,7 +107,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(finished: Finished, tmp_path: 
     server.signal(signal.SIGSTOP)  # so that the run is still on when it is refused, and killed
     refused = Command(tmp_path, *resume)
     assert refused.ends() == 2
-    assert "is on: there is nothing to resume" in refused.said
+    assert "is running: there is nothing to resume" in refused.said
     kill(mark)
     first.ends()
 

@@ -35,7 +35,7 @@ def test_a_lock_ends_with_its_holder_however_it_ends(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         assert is_held(folder)
-        with pytest.raises(RunIsOn, match=f"run demo is on, launched by process {holder.pid}"), holding(folder):
+        with pytest.raises(RunIsOn, match=f"run demo is running, launched by process {holder.pid}"), holding(folder):
             pass
         holder.kill()
     assert not is_held(folder)
@@ -67,7 +67,7 @@ async def test_a_launcher_answers_for_its_run_over_nats(tmp_path: Path) -> None:
         here, there = [await JetStreamLog.open(server.url, "demo") for _ in range(2)]
         await check_absent(there)
         async with present(here):
-            with pytest.raises(RunIsOn, match=f"run demo is on, launched by process {os.getpid()} on"):
+            with pytest.raises(RunIsOn, match=f"run demo is running, launched by process {os.getpid()} on"):
                 await check_absent(there)
         await check_absent(there)
         for log in (here, there):

@@ -7,15 +7,15 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slime_events.app.launch.placement import Wanted, count_ranks, order_ranks, split_groups
+from slime_events.app.launch.placement import PlaceRequest, count_ranks, order_ranks, split_groups
 
 machines = st.lists(st.integers(0, 6), max_size=4)
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> Wanted:
+def wishes(draw: st.DrawFn) -> PlaceRequest:
     together = draw(st.integers(1, 4))
-    return Wanted(
+    return PlaceRequest(
         ranks=together * draw(st.integers(0, 4)),
         together=together,
         engines=draw(st.integers(0, 5)),
@@ -23,7 +23,7 @@ def wishes(draw: st.DrawFn) -> Wanted:
     )
 
 
-def fits(free: list[int], counts: tuple[int, ...], wanted: Wanted) -> bool:
+def fits(free: list[int], counts: tuple[int, ...], wanted: PlaceRequest) -> bool:
     """Whether these ranks and all engines have their GPUs, an engine on one machine."""
     if any(count > gpus for count, gpus in zip(counts, free, strict=True)):
         return False
@@ -31,14 +31,14 @@ def fits(free: list[int], counts: tuple[int, ...], wanted: Wanted) -> bool:
     return sum(counts) == wanted.ranks and room >= wanted.engines
 
 
-def all_counts(free: list[int], wanted: Wanted) -> list[tuple[int, ...]]:
+def all_counts(free: list[int], wanted: PlaceRequest) -> list[tuple[int, ...]]:
     """Every way in which everything fits."""
     ways = itertools.product(*(range(gpus + 1) for gpus in free))
     return [counts for counts in ways if fits(free, counts, wanted)]
 
 
 @given(machines, wishes())
-def test_ranks_and_engines_are_placed_exactly_where_they_fit(free: list[int], wanted: Wanted) -> None:
+def test_ranks_and_engines_are_placed_exactly_where_they_fit(free: list[int], wanted: PlaceRequest) -> None:
     counts, ways = count_ranks(free, wanted), all_counts(free, wanted)
     if counts is None:
         assert ways == []
@@ -52,17 +52,19 @@ def test_ranks_and_engines_are_placed_exactly_where_they_fit(free: list[int], wa
 
 
 def test_a_large_cluster_is_placed_at_once() -> None:
-    counts = count_ranks([8] * 128, Wanted(ranks=512, together=8, engines=64, each=8))
+    counts = count_ranks([8] * 128, PlaceRequest(ranks=512, together=8, engines=64, each=8))
     assert counts is not None
     assert sorted(counts) == [0] * 64 + [8] * 64
 
 
 def test_ranks_leave_a_whole_machine_to_an_engine_that_takes_one() -> None:
     """Spread over both, as Ray would do it, they leave an engine of eight no place."""
-    assert count_ranks([8, 8], Wanted(ranks=4, engines=1, each=8)) in ((4, 0), (0, 4))
-    assert count_ranks([6, 6], Wanted(ranks=4, together=2, engines=2, each=4)) == (2, 2)
-    assert count_ranks([6, 6], Wanted(ranks=4, together=4, engines=2, each=4)) == (2, 2), "split, as nothing else fits"
-    assert count_ranks([4, 4], Wanted(ranks=4, engines=2, each=3)) is None
+    assert count_ranks([8, 8], PlaceRequest(ranks=4, engines=1, each=8)) in ((4, 0), (0, 4))
+    assert count_ranks([6, 6], PlaceRequest(ranks=4, together=2, engines=2, each=4)) == (2, 2)
+    assert count_ranks([6, 6], PlaceRequest(ranks=4, together=4, engines=2, each=4)) == (2, 2), (
+        "split, as nothing else fits"
+    )
+    assert count_ranks([4, 4], PlaceRequest(ranks=4, engines=2, each=3)) is None
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=12).map(sorted), st.integers(1, 4))

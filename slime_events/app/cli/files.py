@@ -1,4 +1,4 @@
-"""The file of `--out`, and the NATS server that a command is told of."""
+"""Values of flags that several commands take: the file of `--out`, and the NATS server of `--nats-*`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def nats_place(arguments: argparse.Namespace, url: str | None = None) -> NatsPlace | None:
-    """The NATS server that a command is told of; None where it is told of none. url: where --nats-url is not given."""
+    """Return the NATS server of the --nats-* flags, or None. url: used if --nats-url is left out."""
     from storage.jetstream.address import NatsPlace
 
     where = arguments.nats_url or url
@@ -28,12 +28,12 @@ def nats_place(arguments: argparse.Namespace, url: str | None = None) -> NatsPla
 
 @contextlib.contextmanager
 def new_file(out: Path) -> Iterator[BinaryIO]:
-    """The file of `--out`, which has its name once it is whole; an error inside leaves nothing.
+    """Open the file of `--out` for writing. It gets its name when it is complete; an error inside leaves no file.
 
     Raises InvalidValue, NoSpace, StoreUnavailable.
     """
     if not out.parent.is_dir():
-        raise InvalidValue(f"--out {out}: there is no folder {out.parent}")
+        raise InvalidValue(f"--out {out}: folder {out.parent} does not exist. Create it first.")
     temp = out.with_name(f".{out.name}.part")
     with file_errors(str(out)):
         try:

@@ -1,6 +1,6 @@
-"""`slime-events`: reads the command line by the argument tree, then imports and runs the chosen command.
+"""`slime-events`: parse the command line, then import and run the chosen command.
 
-Exit codes: 0 done, 1 failed, 2 a wrong question or something that is not there, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 a wrong argument or a missing run or file, 130 interrupted.
 """
 
 import argparse
@@ -23,12 +23,15 @@ from slime_events.app.terminal import safe_output
 from slime_events.core.config.secrets import kept_words
 
 LAUNCHERS = ("demo", "train", "resume", "branch")
-"""Those that have Ray in their process, which may end it."""
+"""Commands that have Ray in their process, which may end it."""
 INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code. Without argv those of this process, which then may get a child."""
+    """Run one command and return its exit code.
+
+    argv: its arguments; None takes them from this process, which then may start a child.
+    """
     words, secrets = kept_words(sys.argv[1:] if argv is None else argv)
     if argv is None:
         sys.excepthook = _print_uncaught
@@ -39,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_command(argv: Sequence[str], *, watch: bool = False) -> int:
-    """As `main`; errors are raised. watch: a launcher runs in a child of this process."""
+    """Run one command and return its exit code. Raises its errors. watch: run a launcher in a child of this process."""
     with safe_output():
         return _run_command(argv, watch=watch)
 
@@ -50,7 +53,7 @@ def _run_command(argv: Sequence[str], *, watch: bool) -> int:
         return 0
 
     def run() -> int:
-        import asyncio  # the help needs none of it
+        import asyncio  # the help does not need it
 
         code = importlib.import_module(module_of(arguments.command)).run(arguments)
         return int(asyncio.run(code) if inspect.iscoroutine(code) else code)
@@ -63,7 +66,7 @@ def _run_command(argv: Sequence[str], *, watch: bool) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace | None:
-    """The arguments of the chosen command, in `command`; None once a help or the version is printed.
+    """Return the parsed arguments, with the command in `command`; None if the help or the version was printed.
 
     Raises InvalidValue, UnknownFlag.
     """
@@ -91,7 +94,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace | None:
 
 
 def _reported(run: Callable[[], int]) -> int:
-    """The exit code; errors as sentences on standard error."""
+    """Return the exit code of `run`; print its errors to standard error."""
     try:
         return run()
     except (ConfigError, PlugPointError, RunNotFound) as error:
@@ -110,7 +113,7 @@ def _reported(run: Callable[[], int]) -> int:
     except BrokenPipeError as error:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
-        if not poll.poll(0):  # what is printed to is not closed
+        if not poll.poll(0):  # standard output is not closed
             return _error(f"a connection broke unexpectedly: {error}", 1)
         # The reader has closed the pipe (`| head`). Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -118,7 +121,7 @@ def _reported(run: Callable[[], int]) -> int:
 
 
 def _print_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """An error that is ours to mend, as Python prints it, without secrets in the words of other packages."""
+    """Print a bug of ours as Python does, without secrets that another package's message may contain."""
     sys.stderr.write(terminal_text(shown("".join(traceback.format_exception(kind, error, trace)))))
 
 

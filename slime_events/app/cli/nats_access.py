@@ -1,4 +1,4 @@
-"""Checks of `doctor`: whom a NATS server of the user's own lets in, and how much it takes at a time."""
+"""Checks of `doctor` for a user's own NATS server: who can connect, and how many appends it takes at once."""
 
 import asyncio
 import json
@@ -18,25 +18,25 @@ _STRANGER = b'CONNECT {"verbose":false,"pedantic":false,"lang":"doctor","version
 
 
 def check_anybody(url: str, limit_s: float = 5.0) -> Check:
-    """One node of a server: a stranger must not be let in."""
+    """Check that one node refuses a client without credentials."""
     parts = urlsplit(url if "://" in url else f"nats://{url}")
     where = f"{parts.hostname}:{parts.port or 4222}"
     try:
         with socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 4222), limit_s) as connection:
             is_open = _lets_in(connection)
-    except (OSError, ValueError):  # it hangs up, asks for a certificate, or does not answer, which another check says
+    except (OSError, ValueError):  # it hangs up, asks for a certificate, or is away, which another check reports
         is_open = False
     if is_open:
         mend = "`slime-events nats-config` prints accounts and permissions for it"
-        return Check(NAME, Outcome.WARN, f"{where} lets anybody in, who then may write into every run", mend)
-    return Check(NAME, Outcome.OK, f"{where} admits nobody without credentials")
+        return Check(NAME, Outcome.WARN, f"{where} admits any client, which may write into every run", mend)
+    return Check(NAME, Outcome.OK, f"{where} refuses clients without credentials")
 
 
 def _lets_in(connection: socket.socket) -> bool:
     greeting = connection.makefile("rb", buffering=0).readline(65536)
     if json.loads(greeting.partition(b" ")[2]).get("tls_required"):
         context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is entrusted to it
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # no secret is sent
         connection = context.wrap_socket(connection)
     connection.sendall(_STRANGER)
     words = (line.split()[0] for line in connection.makefile("rb") if line.strip())
@@ -44,11 +44,11 @@ def _lets_in(connection: socket.socket) -> bool:
 
 
 def check_credentials(place: NatsPlace, limit_s: float = 5.0) -> Check:
-    """Those that are given, files and certificates included."""
+    """Check that the server admits the credentials, with their files and certificates."""
     try:
         asyncio.run(_connect(place, limit_s))
     except (StorageError, ConfigError, MissingPart) as error:
-        return Check(NAME, Outcome.FAIL, str(error), "give --nats-creds and --nats-tls-* as the server wants them")
+        return Check(NAME, Outcome.FAIL, str(error), "correct --nats-creds and --nats-tls-*")
     return Check(NAME, Outcome.OK, f"{place.url} admits these credentials")
 
 
@@ -58,20 +58,20 @@ async def _connect(place: NatsPlace, limit_s: float) -> None:
 
 
 def check_batches(place: NatsPlace, limit_s: float = 10.0) -> Check:
-    """How many atomic appends the server takes at a time on one stream, tried on a stream of doctor's own."""
+    """Check how many atomic appends the server takes at once on one stream, with a stream of doctor's own."""
     try:
         count = asyncio.run(_count_batches(place, limit_s))
     except (StorageError, ConfigError, MissingPart, TimeoutError) as error:
         reason = str(error) or f"no answer within {limit_s:.0f} s"
-        mend = "try it with credentials that may make a stream, or see docs/gateway.md for the setting"
-        return Check(BATCHES, Outcome.WARN, f"not seen how many appends {place.url} takes at a time: {reason}", mend)
+        mend = "use credentials that may create a stream, or see docs/gateway.md for the setting"
+        return Check(BATCHES, Outcome.WARN, f"unknown how many appends {place.url} takes at once: {reason}", mend)
     if count >= TRIED:
-        return Check(BATCHES, Outcome.OK, f"{place.url} takes {TRIED} appends at a time on a stream, or more")
+        return Check(BATCHES, Outcome.OK, f"{place.url} takes {TRIED} appends or more at once on a stream")
     limits = f"max_inflight_per_stream: {OPEN_BATCHES}, max_inflight_total: {OPEN_BATCHES_IN_ALL}"
     return Check(
         BATCHES,
         Outcome.WARN,
-        f"{place.url} takes {count} appends at a time on a stream: with more engines than that, some wait and are sent "
+        f"{place.url} takes {count} appends at once on a stream: with more engines, some appends wait and are sent "
         "again (error 10176)",
         f"in its configuration: jetstream {{ limits {{ batch {{ {limits} }} }} }}",
     )

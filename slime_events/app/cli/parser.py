@@ -1,9 +1,9 @@
-"""`CommandParser`: the arguments of one command, apart from the flags of a run's settings that stand among them."""
+"""`CommandParser`: separates the arguments of one command from the flags of a run's settings between them."""
 
 import argparse
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from schemas.errors import InvalidValue, UnknownFlag
 from schemas.trust import FLAG as TRUST
@@ -13,20 +13,18 @@ Options = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Errors are raised, with the nearest names for an unknown flag. Positionals may stand behind options.
-
-    takes_flags: words that the command does not declare are flags of a run's settings; they land in `flags` as they
-    stood. whole_help: makes the help in place of argparse.
-    """
+    """A parser that raises errors, names the flags nearest to an unknown one, and takes positionals after options."""
 
     takes_flags = False
+    """Whether undeclared words are flags of a run's settings, which are passed through unchanged in `flags`."""
     whole_help: Callable[[], str] | None = None
+    """Replaces argparse's help text."""
     _needs_run = False
 
     def add_run(self, *, beside: bool = False) -> None:
-        """RUN and --runs-dir. A command that is given no RUN lists the runs there are.
+        """Add RUN and --runs-dir. Without RUN, the command lists all runs.
 
-        beside: without --runs-dir the folder is that of RUN; the value is then None.
+        beside: if --runs-dir is left out, its value is None and the new run is created in RUN's folder of runs.
         """
         from slime_events.core.run.run_folder import RUNS_DIR
 
@@ -39,15 +37,14 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument(TRUST, action="store_true", help=argparse.SUPPRESS)
 
     def format_help(self) -> str:
-        """As argparse does, or `whole_help`."""
         return super().format_help() if self.whole_help is None else self.whole_help()
 
-    def error(self, message: str) -> Any:
-        """Raises InvalidValue."""
+    def error(self, message: str) -> NoReturn:
+        """Raise InvalidValue."""
         raise InvalidValue(f"{message} (see {self.prog} --help)")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Nothing stays unknown. Raises InvalidValue, UnknownFlag; SystemExit once the help is printed."""
+        """Parse every argument. Raises InvalidValue, UnknownFlag; SystemExit after it has printed the help."""
         if {"-h", "--help"} & set(args):
             self.print_help()
             self.exit()
@@ -56,9 +53,9 @@ class CommandParser(argparse.ArgumentParser):
             from slime_events.app.cli.run_list import run_list
             from slime_events.core.run.run_folder import RUNS_DIR
 
-            given = [one.partition("=")[2] for one in options if one.startswith("--runs-dir=")]
-            print(run_list(next(reversed(given), "") or RUNS_DIR), flush=True)
-            self.error(f"say which run: {self.prog} RUN")
+            folders = [option.partition("=")[2] for option in options if option.startswith("--runs-dir=")]
+            print(run_list(next(reversed(folders), "") or RUNS_DIR), flush=True)
+            self.error(f"RUN is missing: {self.prog} RUN")
         parsed, extra = super().parse_known_args([*positionals, *options], namespace)
         if extra and not self.takes_flags:
             self.error(f"unrecognized arguments: {' '.join(extra)}")
@@ -66,7 +63,7 @@ class CommandParser(argparse.ArgumentParser):
         return parsed, []
 
     def _split(self, args: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-        """Positionals, options of the command with their values, and flags of settings with theirs."""
+        """Return the positionals, the command's options with their values, and the settings flags with theirs."""
         left = list(args)
         positionals: list[str] = []
         options: list[str] = []
@@ -81,14 +78,14 @@ class CommandParser(argparse.ArgumentParser):
                 from slime_events.core.config.nearest import nearest_text
 
                 name = word.partition("=")[0]
-                near = nearest_text(name, (one for one in self._option_string_actions if one.startswith("--")))
+                near = nearest_text(name, (flag for flag in self._option_string_actions if flag.startswith("--")))
                 raise UnknownFlag(f"Unknown flag {name}.{near} See {self.prog} --help.")
             else:
                 positionals.append(word)
         return positionals, options, flags
 
     def _with_values(self, word: str, option: str, left: list[str]) -> list[str]:
-        """An option and its values, taken from `left`. One value may begin with a dash: `--at -90s`."""
+        """Return an option with its values, removed from `left`. A single value may begin with a dash: `--at -90s`."""
         nargs, (_, equals, inline) = self._option_string_actions[option].nargs, word.partition("=")
         if nargs == 0:
             return [option + equals + inline]
@@ -104,7 +101,7 @@ class CommandParser(argparse.ArgumentParser):
         return [option, *values]
 
     def _option(self, word: str) -> str | None:
-        """The option of this command that a word names, cut short if no other begins like that."""
+        """Return the option of this command that `word` names in full or by a unique prefix."""
         name = word.partition("=")[0]
         if name in self._option_string_actions:
             return name
@@ -119,33 +116,33 @@ def _is_option(word: str) -> bool:
 
 
 def weight_version(text: str) -> int:
-    """`5` or `v5`, as a type of an argument."""
+    """Return the number in `5` or `v5`; a `type` for argparse."""
     number = text.removeprefix("v")
     if not number.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text}: give a weight version, such as 5")
+        raise argparse.ArgumentTypeError(f"{text} is not a weight version: give a number, such as 5")
     return int(number)
 
 
 def option(to: Options, spec: str, help: str, type: Any = str, default: Any = None, **more: Any) -> None:
-    """An option with a value. spec: its name, and that of the value."""
+    """Add an option with a value. spec: `--name VALUE`."""
     name, metavar = spec.split()
     to.add_argument(name, metavar=metavar, help=help, type=type, default=default, **more)
 
 
 def switch(to: Options, name: str, help: str) -> None:
-    """An option without a value."""
+    """Add an option without a value."""
     to.add_argument(name, action="store_true", help=help)
 
 
 def changed_data(parser: CommandParser) -> None:
-    """Whether a run goes on over other prompts than it has read."""
-    switch(parser, "--accept-changed-data", "go on though a prompt file is not the one that RUN has read [refused]")
+    """Add --accept-changed-data."""
+    switch(parser, "--accept-changed-data", "continue even if a prompt file has changed since RUN read it [refused]")
 
 
 def nats_options(parser: CommandParser, help: str) -> None:
-    """A NATS server that the command is told of."""
+    """Add the flags that name a NATS server, its credentials and certificates."""
     option(parser, "--nats-url URL", help)
     option(parser, "--nats-creds FILE", "its credentials: JSON with user and password, a .creds file, an nkey's seed")
-    option(parser, "--nats-tls-ca FILE", "PEM certificates that its certificate is checked with")
-    option(parser, "--nats-tls-cert FILE", "PEM certificate to show to it")
+    option(parser, "--nats-tls-ca FILE", "PEM certificates that verify the server's certificate")
+    option(parser, "--nats-tls-cert FILE", "PEM certificate of this client")
     option(parser, "--nats-tls-key FILE", "PEM key of that certificate")

@@ -1,4 +1,4 @@
-"""`hide_arguments`: what `ps` shows of this process's command line, without secrets. Ray records it too."""
+"""`hide_arguments`: remove secrets from the command line that `ps` shows and Ray records."""
 
 import ctypes
 import os
@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _BEGIN, _END = 45, 46
-"""Fields of /proc/self/stat behind the name: where the arguments lie in memory (proc(5): arg_start, arg_end)."""
+"""Fields of /proc/self/stat after the name: addresses of the arguments in memory (proc(5): arg_start, arg_end)."""
 
 
 def hide_arguments(secrets: Iterable[str]) -> None:
-    """Overwrite secrets in the memory that the kernel shows as this process's arguments, and in `sys`. Only on Linux;
-    elsewhere, and where the kernel does not say where they lie, they stay as they were given.
+    """Overwrite secrets in `sys`, and on Linux in the memory that the kernel shows as this process's arguments.
+
+    If the kernel does not report the address of that memory, it stays unchanged.
     """
     for secret in sorted(secrets, key=len, reverse=True):
         covered = "x" * len(secret)

@@ -1,4 +1,4 @@
-"""`run_list`: the runs in a folder and where each of them stands, for a command that was given none."""
+"""`run_list`: the runs in a folder with their status, printed by a command that needs a RUN and got none."""
 
 import asyncio
 import json
@@ -6,8 +6,9 @@ import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from schemas.doc import doc
 from schemas.errors import SlimeEventsError
 from schemas.runs import RunFailed
 from slime_events.app.cli.render.text import moment, shorten, table
@@ -23,25 +24,22 @@ READ_DEADLINE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """steps: committed, of wanted. at: UTC nanoseconds of its last event. reason: why it failed, or why it cannot be
-    read; its status is None then.
-    """
+    """A run in the list."""
 
     run: str
-    status: RunStatus | None
-    steps: int | None = None
-    wanted: int | None = None
-    at: int | None = None
-    reason: str = ""
+    status: Annotated[RunStatus | None, doc("None if the run cannot be read")]
+    steps: Annotated[int | None, doc("Committed steps")] = None
+    target: Annotated[int | None, doc("Steps that the run trains in all; None if it has no such setting")] = None
+    at: Annotated[int | None, doc("Time of the last event, in UTC nanoseconds")] = None
+    reason: Annotated[str, doc("Why the run failed, or why it cannot be read")] = ""
 
 
 def run_rows(runs_dir: str | Path) -> list[RunRow]:
-    """Every run in the folder, the newest last event first."""
+    """Return every run in the folder, the run with the newest event first."""
     return sorted(asyncio.run(_rows(Path(runs_dir))), key=lambda row: -(row.at or 0))
 
 
 async def _rows(runs_dir: Path) -> list[RunRow]:
-    """By the summary of an ended incarnation; else by the log, which is slower."""
     rows = []
     for settings in sorted(runs_dir.glob("*/settings.toml")):
         try:
@@ -49,30 +47,33 @@ async def _rows(runs_dir: Path) -> list[RunRow]:
         except SlimeEventsError:
             continue  # a name that no run can have
         try:
-            rows.append(summarised(folder) or await _read(folder))
+            rows.append(summarised(folder) or await _read(folder))  # to read the log takes longer
         except SlimeEventsError as error:
             rows.append(RunRow(folder.run, None, reason=str(error)))
     return rows
 
 
 def summarised(folder: RunFolder) -> RunRow | None:
-    """By its summary; None without one. A summary older than the settings is of an earlier incarnation."""
+    """Return the row from the run's summary, or None if its last incarnation left none.
+
+    A summary that is older than the settings belongs to an earlier incarnation.
+    """
     try:
         if is_held(folder) or folder.settings.stat().st_mtime > folder.summary.stat().st_mtime:
             return None
         summary: dict[str, Any] = json.loads(folder.summary.read_text(encoding="utf-8"))
         settings = tomllib.loads(folder.settings.read_text(encoding="utf-8"))
-        steps, wanted = int(summary["steps"]), settings.get("rollout", {}).get("num_rollout")
+        steps, target = int(summary["steps"]), settings.get("rollout", {}).get("num_rollout")
         if summary["phase"] == "failed":
             status = RunStatus.FAILED
         elif summary["phase"] == "finished":
-            status = RunStatus.INTERRUPTED if wanted is not None and steps < wanted else RunStatus.FINISHED
+            status = RunStatus.INTERRUPTED if target is not None and steps < target else RunStatus.FINISHED
         else:
             return None
         at = int(summary.get("last_event_at") or folder.summary.stat().st_mtime_ns)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return RunRow(folder.run, status, steps, wanted, at, summary.get("failure") or "")
+    return RunRow(folder.run, status, steps, target, at, summary.get("failure") or "")
 
 
 async def _read(folder: RunFolder) -> RunRow:
@@ -87,11 +88,11 @@ async def _read(folder: RunFolder) -> RunRow:
 
 
 def run_list(runs_dir: str | Path) -> str:
-    """The rows, for people."""
+    """Return the runs in a folder as a table for people."""
     rows = []
     for row in run_rows(runs_dir):
-        wanted = "" if row.wanted is None else f" of {row.wanted}"
-        steps = "" if row.steps is None else f"{row.steps}{wanted}"
+        of_target = "" if row.target is None else f" of {row.target}"
+        steps = "" if row.steps is None else f"{row.steps}{of_target}"
         at = moment(row.at) if row.at else ""
         rows.append((row.run, row.status or "unreadable", steps, at, shorten(row.reason, REASON_WIDTH)))
     if not rows:

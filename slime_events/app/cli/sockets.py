@@ -1,38 +1,38 @@
-"""`check_sockets`: what listens beyond loopback of the runs, and of a Ray, that are on here; and why it does."""
+"""`check_sockets`: find sockets of running runs and of Ray that listen beyond loopback, and say what uses them."""
 
 import contextlib
 import ipaddress
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
+from schemas.doc import doc
 from slime_events.app.cli.checks import Check, Outcome
 
 _USES = (
-    ("nats-server", "the log: who reaches it needs its credentials", "give the server that others reach by --nats-url"),
+    ("nats-server", "the log; clients need its credentials", "name the server that others connect to with --nats-url"),
     ("ServeReplica", "Ray Serve's calls to an engine's replica", ""),
     ("gcs_server", "Ray's tables", ""),
     ("raylet", "Ray's node: workers and objects", ""),
     ("dashboard", "Ray's dashboard or an agent of it", ""),
     ("ray::", "calls between Ray's processes", ""),
-    ("sglang", "ranks of one engine among each other", ""),
+    ("sglang", "calls between the ranks of one engine", ""),
 )
-_RAY_MEND = (
-    "leave --ray-address out, or start that Ray with --node-ip-address=127.0.0.1; else a firewall has to close it"
-)
+_RAY_MEND = "leave --ray-address out, start that Ray with --node-ip-address=127.0.0.1, or close it with a firewall"
 _OTHER = "it belongs to a run"
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A listening TCP socket. process: its command line. address: without a zone."""
+    """A listening TCP socket."""
 
-    address: str
+    address: Annotated[str, doc("IP address, without a zone")]
     port: int
-    process: str
+    process: Annotated[str, doc("Command line of the process")]
 
     @property
     def is_open(self) -> bool:
-        """Whether it listens beyond loopback."""
+        """Whether the socket listens beyond loopback."""
         address = ipaddress.ip_address(self.address)
         mapped = getattr(address, "ipv4_mapped", None)
         return not (mapped or address).is_loopback
@@ -47,30 +47,33 @@ def _use_of(process: str) -> tuple[str, str]:
 
 
 def listeners() -> Iterator[Listener]:
-    """Of every process here that a launcher or Ray has started, as far as this user may look. Needs psutil."""
+    """Yield the listening sockets of processes that a launcher or Ray started and this user may inspect.
+
+    Needs psutil.
+    """
     import psutil  # type: ignore[import-untyped, unused-ignore]
 
-    from slime_events.app.launch.run_lock import MARK  # all events, and so numpy, come with it
+    from slime_events.app.launch.run_lock import MARK  # imports numpy
 
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):  # it has just ended, or is somebody else's
+        with contextlib.suppress(psutil.Error, OSError):  # it has just ended, or belongs to another user
             line = " ".join(process.cmdline())
             if "ray::" not in line and "/ray/" not in line and MARK not in process.environ():
                 continue
-            for one in process.net_connections("tcp"):
-                if one.status == psutil.CONN_LISTEN:
-                    yield Listener(one.laddr.ip.partition("%")[0], one.laddr.port, line)
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    yield Listener(connection.laddr.ip.partition("%")[0], connection.laddr.port, line)
 
 
-def check_sockets(found: Iterable[Listener] | None = None) -> Check:
-    """A run of its own listens on loopback alone; what a server or Ray of the user's opens is listed."""
+def check_sockets(sockets: Iterable[Listener] | None = None) -> Check:
+    """Check that no socket listens beyond loopback. A run opens none; a NATS server or Ray of the user's may."""
     try:
-        there = list(listeners() if found is None else found)
+        there = list(listeners() if sockets is None else sockets)
     except ImportError:
         return Check("sockets", Outcome.WARN, "unknown", "pip install psutil")
-    beyond = sorted({str(one): one for one in there if one.is_open}.values(), key=lambda one: (one.address, one.port))
+    beyond = sorted({str(item): item for item in there if item.is_open}.values(), key=lambda s: (s.address, s.port))
     if not beyond:
-        found_ones = f"{len(there)} listen, all on loopback" if there else "no run is on, and none would be open"
-        return Check("sockets", Outcome.OK, found_ones)
-    mends = dict.fromkeys(_use_of(one.process)[1] for one in beyond)
+        detail = f"{len(there)} listen, all on loopback" if there else "none: no run is running"
+        return Check("sockets", Outcome.OK, detail)
+    mends = dict.fromkeys(_use_of(item.process)[1] for item in beyond)
     return Check("sockets", Outcome.WARN, "beyond loopback: " + ", ".join(map(str, beyond)), "; ".join(mends))

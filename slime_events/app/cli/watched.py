@@ -1,8 +1,9 @@
-"""`watched`: a command in a child process, and this process, which reports how it ended.
+"""`watched`: run a command in a child process and report how the child ended.
 
-Ray's C++ code runs in the process that launches a run, and ends it without a `finally` or a reason where Ray's servers
-are gone. So the launcher is a child. This process only passes signals on; where the child ends without its exit code,
-it says so and ends what the child left. Killing this process kills the child too.
+Ray's C++ code runs in the process that launches a run. If Ray's servers are gone, that code ends the process without a
+`finally` and without a reason. So the launcher is a child. The parent forwards signals. If the child ends without
+sending its exit code, the parent reports this and ends the processes that the child left. To kill the parent kills the
+child too.
 """
 
 import contextlib
@@ -21,14 +22,14 @@ MARK = "SLIME_EVENTS_WATCHED"
 PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 LOOK_S = 0.1
 END_S = 30.0
-"""Seconds that a child has to end after it has sent its exit code."""
+"""Seconds that a child has to exit after it has sent its exit code."""
 _PR_SET_PDEATHSIG = 1
 _ENDED = b"ended "
 _status_pipe: int | None = None
 
 
 def watched(command: Callable[[], int]) -> int:
-    """The exit code of `command`, run in a child; returns in both processes. Call it before there are threads."""
+    """Run `command` in a child and return its exit code, in both processes. Call it before any thread starts."""
     global _status_pipe
     sys.stdout.flush()
     sys.stderr.flush()
@@ -42,23 +43,23 @@ def watched(command: Callable[[], int]) -> int:
     os.close(reader)
     _status_pipe = writer
     os.environ[MARK] = mark
-    if sys.platform == "linux":  # the kernel kills this process with its parent; elsewhere it runs on
+    if sys.platform == "linux":  # the kernel kills this process with its parent
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
-    os.setpgid(0, 0)  # a terminal's Ctrl-C comes by the parent alone, so that it comes once
+    os.setpgid(0, 0)  # a terminal's Ctrl-C reaches only the parent, which forwards it, so that it arrives once
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return _run(command)
 
 
 def announce_recovery(sentence: str) -> None:
-    """The sentence that the parent prints if this process ends without its exit code. No effect without a parent."""
+    """Send the parent the sentence to print if this process ends without its exit code. No effect without a parent."""
     if _status_pipe is not None:
         os.write(_status_pipe, sentence.replace("\n", " ").encode() + b"\n")
 
 
 def _run(command: Callable[[], int]) -> int:
-    """The command in the child; its exit code goes to the parent, an exception goes on."""
+    """Run the command in the child and send its exit code to the parent. Exceptions propagate."""
     code = 1
     try:
         code = command()
@@ -76,14 +77,14 @@ def _run(command: Callable[[], int]) -> int:
 
 
 def _watch(child: int, reader: int, mark: str, mask: set[int]) -> int:
-    """Wait for the child; its exit code. mask: of signals, set once they are passed on."""
+    """Wait for the child and return its exit code. mask: signal mask to set once the handlers are installed."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 
     def stop(number: int, frame: FrameType | None) -> None:
-        """Ctrl-Z: stop the child's process group as long as this process is stopped."""
+        """Handle Ctrl-Z: stop the child's process group while this process is stopped."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGSTOP)
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -103,7 +104,7 @@ def _watch(child: int, reader: int, mark: str, mask: set[int]) -> int:
                 time.sleep(LOOK_S)
         if ended_at == float("inf") and _code_in(output) is not None:
             ended_at = time.monotonic() + END_S
-        if time.monotonic() > ended_at:  # Ray's threads may keep a process that has nothing left to do
+        if time.monotonic() > ended_at:  # Ray's threads may keep a finished process alive
             os.kill(child, signal.SIGKILL)
         pid, waited = os.waitpid(child, os.WNOHANG)
         status = waited if pid else None
@@ -114,24 +115,24 @@ def _watch(child: int, reader: int, mark: str, mask: set[int]) -> int:
 
 
 def _code_in(output: bytes) -> int | None:
-    found = [line for line in output.splitlines(keepends=True) if line.startswith(_ENDED) and line.endswith(b"\n")]
-    return int(found[-1].removeprefix(_ENDED)) if found else None
+    ends = [line for line in output.splitlines(keepends=True) if line.startswith(_ENDED) and line.endswith(b"\n")]
+    return int(ends[-1].removeprefix(_ENDED)) if ends else None
 
 
 def _report_silent_end(code: int, output: bytes, mark: str) -> int:
-    """Report it, and end what is left. code: of the child, negative for a signal."""
+    """Report how the child ended, and end the processes that it left. code: its exit code, negative for a signal."""
     from schemas.errors import SlimeEventsError
     from slime_events.core.run.orphans import end_orphans
 
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"was ended with code {code}"
     lines = output.decode(errors="replace").splitlines()
-    more = f". Everything that was acked is in the log: {lines[-1]}" if lines else ""
-    print(f"error: the launcher {how} from within or by the system, not by its own decision{more}", file=sys.stderr)
+    more = f". All acked events are in the log: {lines[-1]}" if lines else ""
+    print(f"error: the launcher {how} unexpectedly, by a library or by the system{more}", file=sys.stderr)
     try:
         count = end_orphans(mark, variable=MARK)
     except SlimeEventsError as error:
         print(f"note: {error}", file=sys.stderr)
     else:
         if count:
-            print(f"note: ended {count} processes that it had left", file=sys.stderr)
+            print(f"note: ended {count} processes that the launcher left", file=sys.stderr)
     return 128 - code if code < 0 else code or 1

@@ -1,1 +1,1 @@
-"""The demo: a task, a base checkpoint and settings on which GRPO plainly learns in minutes on two cores."""
+"""The demo: a task, a base checkpoint and settings with which GRPO learns visibly in minutes on two cores."""

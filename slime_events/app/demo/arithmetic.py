@@ -1,9 +1,8 @@
-"""`arithmetic`: sums of two numbers from 0 to 10 by reasoning-gym, asked so that SmolLM2 can earn a reward.
+"""`arithmetic`: sums of two numbers from 0 to 10 by reasoning-gym, with prompts on which SmolLM2 can earn a reward.
 
-One example turn shows the form: asked outright, this model chats, and no answer is just a number. There are only 121
-sums; one in five is held out by a hash of its expression. `metadata.entry` is the whole
-reasoning-gym entry, with which its own scorer grades an answer: 1 for the bare number, less the longer the words
-around it are.
+An example turn shows the expected form: without it the model chats, and no answer is a bare number. There are only 121
+sums; one in five is held out by a hash of its expression. `metadata.entry` is the whole reasoning-gym entry, which
+reasoning-gym's own scorer needs: it gives 1 for the bare number, and less the longer the text around it is.
 """
 
 import hashlib
@@ -24,7 +23,7 @@ OPTIONS = {
     "allow_negation": False,
 }
 HELD_OUT_ONE_IN = 5
-DRAWS = 2000  # of 121 sums: enough that every one of them has been drawn
+DRAWS = 2000  # enough to draw each of the 121 sums
 
 EXAMPLE = (
     {"role": "system", "content": "You are a calculator."},
@@ -36,13 +35,13 @@ Entry = dict[str, Any]
 
 
 def held_out(entry: Entry) -> bool:
-    """True where the sum belongs to evaluation, by the SHA-256 of its expression alone."""
+    """Whether the sum is for evaluation, by the SHA-256 of its expression alone."""
     digest = hashlib.sha256(entry["metadata"]["expression"].encode()).digest()
     return int.from_bytes(digest[:8], "big") % HELD_OUT_ONE_IN == 0
 
 
 def row(entry: Entry) -> dict[str, Any]:
-    """One line of a prompt file: `messages`, `label`, and the entry itself in `metadata`."""
+    """Return one line of a prompt file: `messages`, `label`, and the entry itself in `metadata`."""
     return {
         "messages": [*EXAMPLE, {"role": "user", "content": entry["metadata"]["expression"]}],
         "label": entry["answer"],
@@ -51,7 +50,7 @@ def row(entry: Entry) -> dict[str, Any]:
 
 
 def entries(seed: int) -> Iterator[Entry]:
-    """Every different sum once, in the order in which reasoning-gym draws them from `seed`."""
+    """Yield every sum once, in the order in which reasoning-gym draws them from `seed`."""
     import reasoning_gym
 
     seen: set[str] = set()

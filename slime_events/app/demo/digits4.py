@@ -11,7 +11,9 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from schemas.doc import doc
 
 TERMS = 4
 QUESTIONS = 9**TERMS * 2 ** (TERMS - 1)
@@ -22,30 +24,28 @@ EVAL_FILE = "eval.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`terms` in order with their signs: `8-5-1+2` is (8, -5, -1, 2); the first is positive."""
+    """A question of the task, such as `8-5-1+2`."""
 
-    terms: tuple[int, ...]
+    terms: Annotated[tuple[int, ...], doc("Terms in order, with their signs: (8, -5, -1, 2). The first is positive")]
 
     @property
     def text(self) -> str:
-        """What the user asks."""
         first, *rest = self.terms
         return str(first) + "".join(f"{term:+d}" for term in rest)
 
     @property
     def answer(self) -> str:
-        """The exact label."""
         return str(sum(self.terms))
 
     @property
     def held_out(self) -> bool:
-        """True where the question belongs to evaluation, by the SHA-256 of its text alone."""
+        """Whether the question is for evaluation, by the SHA-256 of its text alone."""
         digest = hashlib.sha256(self.text.encode()).digest()
         return int.from_bytes(digest[:8], "big") % HELD_OUT_ONE_IN == 0
 
 
 def question(number: int) -> Question:
-    """Question `number` of 0 .. QUESTIONS - 1, in mixed radix: the signs in the low bits, then the terms."""
+    """Return question `number` of 0 .. QUESTIONS - 1, in mixed radix: the signs in the low bits, then the terms."""
     if not 0 <= number < QUESTIONS:
         raise IndexError(f"digits4 has questions 0 to {QUESTIONS - 1}, not {number}")
     signs, number = number % 2 ** (TERMS - 1), number // 2 ** (TERMS - 1)
@@ -58,24 +58,24 @@ def question(number: int) -> Question:
 
 
 def take(count: int, seed: int, *, held_out: bool) -> list[Question]:
-    """Questions of one side of the hold-out, each once, in an order that `seed` alone decides.
+    """Return training or held-out questions, each once, in an order that depends only on `seed`.
 
-    Raises ValueError where that side has fewer.
+    Raises ValueError if there are fewer than `count`.
     """
     numbers = list(range(QUESTIONS))
     random.Random(seed).shuffle(numbers)
-    side_of = (asked for asked in map(question, numbers) if asked.held_out == held_out)
-    drawn = list(itertools.islice(side_of, count))
+    questions = (item for item in map(question, numbers) if item.held_out == held_out)
+    drawn = list(itertools.islice(questions, count))
     if len(drawn) < count:
         side = "held-out" if held_out else "training"
-        raise ValueError(f"digits4 has only {len(drawn)} {side} questions, {count} were asked for")
+        raise ValueError(f"digits4 has only {len(drawn)} {side} questions, not {count}")
     return drawn
 
 
 def write_data(folder: Path, seed: int = 0, train: int = 4096, held_out: int = 128) -> tuple[Path, Path]:
-    """Write `train.jsonl` and `eval.jsonl`, one object with `messages` (one user turn) and `label` a line.
+    """Write `train.jsonl` and `eval.jsonl`, and return both paths.
 
-    Returns both paths. The same seed and counts write the same bytes.
+    Each line is an object with `messages` (one user turn) and `label`. The same seed and counts give the same bytes.
     """
     sides = [take(train, seed, held_out=False), take(held_out, seed, held_out=True)]
     rows = [[{"messages": [{"role": "user", "content": q.text}], "label": q.answer} for q in side] for side in sides]
@@ -83,7 +83,7 @@ def write_data(folder: Path, seed: int = 0, train: int = 4096, held_out: int = 1
 
 
 def write_rows(folder: Path, train: Iterable[dict[str, Any]], held_out: Iterable[dict[str, Any]]) -> tuple[Path, Path]:
-    """Write the two prompt files, one JSON object a line; returns both paths."""
+    """Write the two prompt files, one JSON object per line, and return both paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / TRAIN_FILE, folder / EVAL_FILE
     for path, rows in zip(paths, (train, held_out), strict=True):

@@ -1,4 +1,4 @@
-"""The settings of the two demos, and what has to lie in their folder before they start."""
+"""The settings of the two demos, and the files that they need in their folder."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ SMOLLM2 = "smollm2-135m"
 TRAINER = TrainerSettings(
     num_steps_per_rollout=1, use_dynamic_batch_size=True, adam_beta1=0.9, adam_beta2=0.99, clip_grad=1.0
 )
-"""What both demos have in common. Their engines share the trainer's GPU: one suffices."""
+"""Trainer settings of both demos. Their engines share the trainer's GPU, so one GPU suffices."""
 
 
 def prepare_demo(folder: Path) -> TrainSettings:
@@ -30,9 +30,10 @@ def prepare_demo(folder: Path) -> TrainSettings:
 
 
 def prepare_smollm2(folder: Path, checkpoint: Path) -> TrainSettings:
-    """The same for SmolLM2-135M-Instruct, converted into the folder `checkpoint` unless it lies there already.
+    """Write the questions of `arithmetic` to `folder` and return the settings that train SmolLM2-135M-Instruct on them.
 
-    Raises MissingPart where the package with its weights is not installed, NoSpace, ConfigError.
+    Converts the model into the folder `checkpoint`, unless it is there already. Raises MissingPart if the package with
+    its weights is not installed, NoSpace, ConfigError.
     """
     converted(checkpoint)
     arithmetic.write_data(folder)
@@ -40,7 +41,7 @@ def prepare_smollm2(folder: Path, checkpoint: Path) -> TrainSettings:
 
 
 def demo_settings(folder: Path) -> TrainSettings:
-    """GRPO on `digits4`: 60 steps of 16 questions x 8 samples, evaluated greedily on held-out questions."""
+    """Return settings for GRPO on `digits4`: 60 steps of 16 questions x 8 samples, greedy held-out evaluation."""
     base = str(BASE)
     return TrainSettings(
         run=RunSettings(run="demo"),
@@ -55,7 +56,7 @@ def demo_settings(folder: Path) -> TrainSettings:
         reward=RewardSettings(rm_type="exact"),
         evaluation=_held_out(folder, "digits4", every=20),
         algorithm=AlgorithmSettings(eps_clip=0.2, eps_clip_high=0.28),
-        # Questions of twenty tokens share nothing worth the cache's upkeep, which is a fifth of the engine's time here.
+        # Prompts of twenty tokens share too little: the cache would take a fifth of the engine's time.
         engine=EngineSettings(hf_checkpoint=base, colocate=True, sglang={"disable_radix_cache": True}),
         trainer=replace(
             TRAINER,
@@ -70,7 +71,10 @@ def demo_settings(folder: Path) -> TrainSettings:
 
 
 def smollm2_settings(folder: Path, checkpoint: Path) -> TrainSettings:
-    """A few GRPO steps of 8 sums x 8 samples. At temperature 1 this model rambles and hardly ever earns a reward."""
+    """Return settings for a few GRPO steps of 8 sums x 8 samples.
+
+    At temperature 1 this model rambles and rarely earns a reward.
+    """
     return TrainSettings(
         run=RunSettings(run=SMOLLM2),
         data=_chat_data(folder),

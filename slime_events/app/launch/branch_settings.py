@@ -1,4 +1,4 @@
-"""The settings of a branch: its parent's, under the flags that it is given."""
+"""The settings of a branch: its parent's settings with flags applied."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,20 +18,19 @@ OPTIMIZER = (
     "optimizer", "actor_num_nodes", "actor_num_gpus_per_node", "tensor_model_parallel_size",
     "pipeline_model_parallel_size", "context_parallel_size", "only_train_params_name_list", "freeze_params_name_list",
 )  # fmt: skip
-"""What the optimizer's state is laid out by."""
+"""Settings that determine the layout of the optimizer's state."""
 
 
 def branch_settings(parent: TrainSettings, runs_dir: str, flags: Sequence[str]) -> ParsedTrain:
-    """The parent's settings under the flags, for a run in `runs_dir` unless a flag names another folder.
+    """Apply flags to the parent's settings, for a run in `runs_dir` unless a flag names another folder.
 
-    A branch begins with a version of its parent, so it has no `load`; and it saves its checkpoints where they do not
-    meet its parent's, and dumps only where a flag says so. Loggers see another run. The sizes of a batch follow from
-    each other anew. Raises ConfigError.
+    A branch begins with a version of its parent, so it has no `load`. It saves its checkpoints in its own folder, and
+    dumps only if a flag says so. Loggers treat it as another run. Batch sizes are derived again. Raises ConfigError.
     """
-    given = {word.partition("=")[0] for word in flags}
-    if "--load" in given:
-        raise InvalidValue("--load: a branch begins with the version that --from names")
-    sizes = {"num_steps_per_rollout": None} if "--global-batch-size" in given else {"global_batch_size": None}
+    names = {word.partition("=")[0] for word in flags}
+    if "--load" in names:
+        raise InvalidValue("--load: leave it out, a branch begins with the version that --from names")
+    sizes = {"num_steps_per_rollout": None} if "--global-batch-size" in names else {"global_batch_size": None}
     trainer = replace(parent.trainer, load=None, save=None, save_hf=None, **sizes)
     debug = replace(parent.debug, save_debug_rollout_data=None, save_debug_train_data=None, dump_details=None)
     metrics = replace(parent.metrics, wandb_run_id=None, tb_experiment_name=None)
@@ -40,32 +39,32 @@ def branch_settings(parent: TrainSettings, runs_dir: str, flags: Sequence[str]) 
 
 
 def check_branch(parent: TrainSettings, own: TrainSettings, version: int, *, fresh_optimizer: bool) -> None:
-    """Raises InvalidValue or ImpossibleCombination naming each setting that cannot be another one than the parent's."""
+    """Raise InvalidValue or ImpossibleCombination that names each setting which must equal the parent's."""
     steps, before, after = own.rollout.num_rollout or 0, parent.trainer, own.trainer
     if steps <= version:
         raise InvalidValue(
-            f"--num-rollout {steps}: steps are counted with the parent's, and version {version} has {version} of them: "
+            f"--num-rollout {steps}: it counts the parent's steps too, and version {version} has {version} of them: "
             f"give more than {version}"
         )
     problems = []
-    # Where the parent's model is gone, training up to the version shows whether another one is the same.
+    # If the parent's model is gone, training up to the version shows whether the new one is the same.
     if before.hf_checkpoint != after.hf_checkpoint and (Path(before.hf_checkpoint) / "config.json").is_file():
-        old, new = (msgspec.to_builtins(Architecture.read(one.hf_checkpoint)) for one in (before, after))
+        old, new = (msgspec.to_builtins(Architecture.read(side.hf_checkpoint)) for side in (before, after))
         problems = [
             f"--hf-checkpoint {after.hf_checkpoint}: {name} is {new[name]} there, and {value} in the parent's model, "
-            "which the branch goes on training"
+            "which the branch continues to train"
             for name, value in old.items()
             if new[name] != value
         ]
     if own.run.run == parent.run.run:
-        problems.append(f"--run {own.run.run}: the parent has that name, in its log and in its archive; choose another")
+        problems.append(f"--run {own.run.run}: the parent has that name, in its log and archive: choose another name")
     if before.bf16 != after.bf16:
-        problems.append("--bf16: the branch begins with the parent's weights, in the precision that they have")
+        problems.append("--bf16: it cannot change, as the branch begins with the parent's weights in their precision")
     if not fresh_optimizer:
         changed = [name for name in OPTIMIZER if getattr(before, name) != getattr(after, name)]
         problems += [
-            f"{flag_of(name)}: the state of the parent's optimizer does not fit another one; --reset-optimizer begins "
-            "with a new one"
+            f"{flag_of(name)}: the state of the parent's optimizer does not fit another value: begin with a new "
+            "optimizer by --reset-optimizer"
             for name in changed
         ]
     if problems:

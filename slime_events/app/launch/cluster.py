@@ -39,18 +39,19 @@ OBJECT_STORE_LIMIT = 8 * 1024**3
 """Largest size. A batch of 2,048 samples of 32,768 tokens takes 0.6 GB, and recorded log-probs as much again."""
 SHARED_MEMORY = "/dev/shm"
 LEAVE_S, LEAVE_LOOK_S = 10.0, 0.05
-"""How long a deployment under way has to give up before Ray ends under it."""
+"""Seconds that a running deployment has to stop before Ray ends, and seconds between checks."""
 
 
 @functools.cache
 def _token() -> str:
-    """Of this process: Ray reads one once."""
+    # One token per process: Ray reads it once.
     return secrets.token_hex(32)
 
 
 def token_variables(file: Path | None) -> dict[str, str]:
-    """The variable by which Ray's processes find a token in this file, which is written; none where the user has chosen
-    how Ray asks for one.
+    """Write a token to `file`, and return the variable by which Ray's processes find it.
+
+    Returns no variable if there is no file or the user has set a token.
     """
     if file is None or any(name in os.environ for name in TOKEN_NAMES):
         return {}
@@ -61,9 +62,9 @@ def token_variables(file: Path | None) -> dict[str, str]:
 
 
 class Cluster:
-    """A local Ray on loopback, or the Ray at `address`. nodes: those with GPUs, once it has started.
+    """A local Ray on loopback, or the Ray at `address`.
 
-    token_file: for the token of a local one, which Ray would keep in a file for all that a user starts.
+    token_file: file for the token of a local Ray. By default Ray uses one file for every Ray of a user.
     """
 
     def __init__(self, address: str | None, token_file: Path | None = None) -> None:
@@ -73,13 +74,16 @@ class Cluster:
         self._ended = self._deploying = False
         self._places: RankPlaces | None = None
         self.nodes: list[GpuNode] = []
+        """Machines with GPUs, set by `start`."""
 
     def start(self) -> None:
-        """Blocks for some seconds: call it in a thread. Raises MissingPart where Ray is not installed, DeadlineExceeded
-        where it does not start or answer, or is to stop already."""
+        """Start or join Ray. Blocks for some seconds: call it in a thread.
+
+        Raises MissingPart if Ray is not installed, DeadlineExceeded if it does not start or reply, or after `stop`.
+        """
         with self._starting:
             if self._ended:
-                raise DeadlineExceeded("Ray was not started: the run ends")
+                raise DeadlineExceeded("Ray was not started: the run is ending")
             self._start()
 
     def _start(self) -> None:
@@ -89,17 +93,17 @@ class Cluster:
             raise MissingPart("Ray is not installed: run `make install`, then `slime-events doctor`") from error
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
-        variables, given = {**ONE_THREAD, **QUIET, **KEEP_MEMORY, **own_path()}, {}
-        # Its workers may be anywhere: relative names of a user's functions are of this folder.
+        variables, extra = {**ONE_THREAD, **QUIET, **KEEP_MEMORY, **own_path()}, {}
+        # Workers may be on other machines, and relative paths of a user's functions are relative to this folder.
         own: dict[str, Any] = {"runtime_env": {"env_vars": variables | {USER_FOLDER: str(Path.cwd())}}}
         if not self._address:
             store = object_store_bytes(_free_shared_memory())
             own = {"include_dashboard": False, "object_store_memory": store, "_node_ip_address": LOOPBACK}
-            # Inherited: with a runtime_env each worker imports Ray twice, once to set it.
-            given = variables | token_variables(self._token_file)
+            # Workers inherit the variables: with a runtime_env, each worker imports Ray twice, once to set them.
+            extra = variables | token_variables(self._token_file)
             make_small()
         try:
-            with inherited(given):
+            with inherited(extra):
                 ray.init(
                     address=self._address or "local",
                     job_config=_job(),
@@ -107,25 +111,26 @@ class Cluster:
                     logging_level="ERROR",
                     **own,
                 )
-        except (Exception, SystemExit) as error:  # Ray has many, and all of them mean this
-            where = f"at {self._address}" if self._address else "here"
-            raise DeadlineExceeded(f"Ray {where} did not start or answer: {type(error).__name__}: {error}") from error
-        # Else a call that comes after `stop`, such as one of a deployment under way, would start or join another Ray.
+        except (Exception, SystemExit) as error:  # Ray raises many types, and each means that it did not start
+            where = f"at {self._address}" if self._address else "on this machine"
+            raise DeadlineExceeded(f"Ray {where} did not start or reply: {type(error).__name__}: {error}") from error
+        # Otherwise a call after `stop`, such as one of a running deployment, would start or join another Ray.
         ray._private.auto_init_hook.enable_auto_connect = False
-        # Ray prints of each process that died into whatever the terminal shows, past its own logging. What a death
-        # means for the run is said by the run; Ray's words go to the log.
+        # Ray prints a message about each process that died to the terminal. The run reports what a death means; Ray's
+        # messages go to the log.
         ray._private.worker.print_to_stdstream = _log_ray
         self.nodes = gpu_nodes()
 
     def place_ranks(self, needs: Needs, share: float) -> int:
-        """Reserve the GPUs of all ranks, so that engines fit beside them. Blocks for some seconds: call it in a thread.
-        share: of a GPU that a rank takes. The number of tensor parallel groups that are on several machines.
+        """Reserve the GPUs of all ranks, so that engines fit beside them.
 
-        Raises DeadlineExceeded where Ray does not give them, or is to stop.
+        Blocks for some seconds: call it in a thread. share: part of a GPU that a rank takes. Returns the number of
+        tensor parallel groups that are on several machines. Raises DeadlineExceeded if Ray does not give the GPUs, or
+        after `stop`.
         """
         with self._starting:
             if self._ended:
-                raise DeadlineExceeded("the trainer's ranks got no GPUs: the run ends")
+                raise DeadlineExceeded("the trainer's ranks got no GPUs: the run is ending")
             self._places = RankPlaces.reserve(needs, self.nodes, share, lambda: self._ended)
             return self._places.split
 
@@ -133,16 +138,18 @@ class Cluster:
         self,
         cls: type,
         name: str,
-        *args: Any,
+        *args: object,
         gpus: float | None = None,
         nice: int = 0,
         env: Mapping[str, str] | None = None,
         here: bool = False,
         rank: int | None = None,
     ) -> Any:
-        """A Ray actor of `cls` with a process of its own. gpus: with 0 torch sees none in it, with None whatever the
-        machine has. nice: by how much it yields to others on its machine. env: of its process alone, beside what all
-        have. here: on this machine. rank: of the trainer; it goes to its place, where `place_ranks` has made some.
+        """Create a Ray actor of `cls` in its own process.
+
+        gpus: GPUs that the actor takes; with 0 torch sees none, with None all GPUs of the machine. nice: niceness of
+        the process. env: extra environment variables of this process. here: run it on this machine. rank: rank of the
+        trainer, which goes to its place if `place_ranks` has reserved places.
         """
         import ray
 
@@ -156,13 +163,13 @@ class Cluster:
         return actor
 
     def kill(self, actor: Any) -> None:
-        """End an actor's process, if it has not ended yet."""
+        """End an actor's process."""
         import ray
 
         ray.kill(actor)
 
     def serve(self, app: Any, name: str) -> None:
-        """Deploy without an HTTP proxy: rollouts come and go through the log. Blocks until the replicas run."""
+        """Deploy without an HTTP proxy, as rollouts pass through the log. Blocks until the replicas run."""
         from ray import serve
 
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
@@ -175,7 +182,7 @@ class Cluster:
             self._deploying = False
 
     def stop(self) -> None:
-        """Take the engines down; of a Ray that was started here, everything. What is being started is waited for."""
+        """Stop the engines, and a local Ray as a whole. Waits for a start in progress."""
         self._ended = True
         with self._starting, contextlib.suppress(ImportError):
             import ray
@@ -192,13 +199,13 @@ class Cluster:
             ray.shutdown()
 
     def _end_deployment(self) -> None:
-        """Have whoever deploys leave Ray before it ends: a thread that is in Ray then can take the process with it."""
+        """Stop a running deployment before Ray ends: a thread inside Ray at that moment can end the whole process."""
         import ray
         from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
         until = time.monotonic() + LEAVE_S
         while self._deploying and time.monotonic() < until:
-            with contextlib.suppress(Exception):  # it may not be there yet
+            with contextlib.suppress(Exception):  # the controller may not exist yet, which Ray reports in many ways
                 ray.kill(ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE))
             time.sleep(LEAVE_LOOK_S)
 
@@ -219,8 +226,9 @@ def _free_shared_memory() -> int:
 
 
 def _job() -> Any:
-    """A job whose workers do not look for modules in this process's working directory, or beside its script: Ray would
-    put these before what is installed.
+    """Return a job whose workers import installed packages first.
+
+    By default Ray puts this process's working directory and the folder of its script before them.
     """
     from ray.job_config import JobConfig
 
@@ -231,9 +239,10 @@ def _job() -> Any:
     return Job()
 
 
-def _settle(_: Any, nice: int, hides_gpus: bool) -> None:
-    """In an actor's process, before its first call: CUDA, which nothing has started yet, looks at the variable then. A
-    runtime_env would do so too, and cost a second start of the process.
+def _settle(_: object, nice: int, hides_gpus: bool) -> None:
+    """Prepare an actor's process before its first call, while CUDA has not been initialized yet.
+
+    A runtime_env could set the variable too, but would start the process twice.
     """
     if hides_gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

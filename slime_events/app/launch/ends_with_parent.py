@@ -1,4 +1,4 @@
-"""A process that does nothing, and ends with the one that has started it. It imports nothing of ours."""
+"""A process that does nothing and ends with its parent. It imports none of our modules."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""`machines`: those that a run would use, and what torch sees on each. Heavy packages are imported in a subprocess."""
+"""`machines`: the machines that a run would use, and the GPUs that torch sees. Imports torch only in a subprocess."""
 
 import os
 import subprocess
@@ -13,20 +13,21 @@ from slime_events.core.gpus import Machine, look, this_machine
 from slime_events.core.run.own_python import own_path
 
 LOOK_S = 120.0
-"""Seconds to import torch and the kernels, from a cold disk too, and for a Ray cluster's answers."""
+"""Seconds to import torch and the kernels, even from a cold disk, and for a Ray cluster to reply."""
 _PROGRAM = "from slime_events.app.launch.gpu_facts import tell; tell()"
 
 
 def machines(ray_address: str | None) -> tuple[Machine, ...]:
-    """This machine, or the nodes with GPUs of the Ray at `ray_address`. Torch is asked only where there are GPUs.
+    """Return this machine, or the nodes with GPUs of the Ray at `ray_address`. Uses torch only if there are GPUs.
 
-    Raises InvalidValue where that Ray does not answer.
+    Raises InvalidValue if that Ray does not reply.
     """
     if ray_address not in (None, "local"):
         try:
             return _ask("ray", str(ray_address))
         except (OSError, subprocess.SubprocessError) as error:
-            raise InvalidValue(f"--ray-address {ray_address}: its GPUs cannot be counted ({_reason(error)})") from error
+            reason = f"its GPUs cannot be counted ({_reason(error)}): check that this Ray is running"
+            raise InvalidValue(f"--ray-address {ray_address}: {reason}") from error
     here = this_machine()
     if not here.has_gpus:
         return (here,)
@@ -38,26 +39,26 @@ def machines(ray_address: str | None) -> tuple[Machine, ...]:
 
 @lru_cache
 def _ask(*words: str) -> tuple[Machine, ...]:
-    """What `tell` prints in a process of its own."""
+    """Run `tell` in a process, and return its output decoded."""
     command = [sys.executable, "-P", "-c", _PROGRAM, *words]
     done = subprocess.run(command, capture_output=True, timeout=LOOK_S, check=True, env=os.environ | own_path())
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=tuple[Machine, ...])
 
 
 def _reason(error: Exception) -> str:
-    said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
-    return said[-1] if said else str(error)
+    lines = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else str(error)
 
 
 def tell() -> None:
-    """Print the answer to `_ask` as one line: about this machine, or about a Ray cluster at its address."""
+    """Print the reply to `_ask` as one line: this machine, or the nodes of a Ray cluster."""
     kind, about = sys.argv[1:]
-    found = _ray_nodes(about) if kind == "ray" else [look(msgspec.json.decode(about, type=Machine))]
-    print("\n" + msgspec.json.encode(found).decode())
+    nodes = _ray_nodes(about) if kind == "ray" else [look(msgspec.json.decode(about, type=Machine))]
+    print("\n" + msgspec.json.encode(nodes).decode())
 
 
 def look_at_node(name: str, count: int) -> Machine:
-    """The machine on which it is called. count: GPUs by Ray."""
+    """Look at the machine that runs this function. count: GPUs that Ray counts there."""
     return look(this_machine(name, count))
 
 
@@ -68,10 +69,10 @@ def _ray_nodes(address: str) -> list[Machine]:
     # A task that takes no GPU sees all GPUs of its node, also those in use.
     environment = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
     ray.init(address=address, log_to_driver=False, logging_level="ERROR", runtime_env=environment)
-    task, answers = ray.remote(num_cpus=0, max_retries=0)(look_at_node), []
+    task, calls = ray.remote(num_cpus=0, max_retries=0)(look_at_node), []
     for node in ray.nodes():
         if node["Alive"] and (count := int(node["Resources"].get("GPU", 0))):
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            answers.append(task.options(scheduling_strategy=there).remote(node["NodeManagerAddress"], count))
-    found: list[Machine] = ray.get(answers, timeout=LOOK_S / 2)
-    return found or [Machine(ray=0)]
+            calls.append(task.options(scheduling_strategy=there).remote(node["NodeManagerAddress"], count))
+    nodes: list[Machine] = ray.get(calls, timeout=LOOK_S / 2)
+    return nodes or [Machine(ray=0)]

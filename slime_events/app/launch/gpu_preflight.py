@@ -1,12 +1,14 @@
-"""`device_for`: whether a run goes to GPUs, and why not where it could be expected to. Decided from facts alone."""
+"""`device_for`: decide whether a run uses GPUs, from facts about the machines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+from schemas.doc import doc
 from schemas.errors import InvalidValue
-from slime_events.app.launch.placement import GpuNode, Wanted
+from slime_events.app.launch.placement import GpuNode, PlaceRequest
 from slime_events.core.config.derivations import on_device
 from slime_events.core.config.engine import Device
 from slime_events.core.config.settings import TrainSettings
@@ -15,19 +17,17 @@ from slime_events.core.gpus import ON_CPU, Machine, gpus
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """ranks: of the trainer, a GPU each; `together` of them hold the parts of one layer. engines: replicas, `each`
-    GPUs each. shared: each GPU has a rank and an engine.
-    """
+    """GPUs that a run needs."""
 
-    ranks: int
-    engines: int
-    each: int = 1
-    shared: bool = False
-    together: int = 1
+    ranks: Annotated[int, doc("Ranks of the trainer, which take a GPU each")]
+    engines: Annotated[int, doc("Replicas of the engine")]
+    each: Annotated[int, doc("GPUs of an engine")] = 1
+    shared: Annotated[bool, doc("Each GPU has a rank and an engine")] = False
+    together: Annotated[int, doc("Ranks that hold the parts of one layer: the tensor parallel size")] = 1
 
     @classmethod
     def of(cls, settings: TrainSettings) -> Needs:
-        """What a run with these settings takes on GPUs."""
+        """Return the needs of a run with these settings on GPUs."""
         engine, debug = on_device(settings, "cuda").engine, settings.debug
         return cls(
             ranks=0 if debug.debug_rollout_only else settings.trainer.world_size,
@@ -39,33 +39,33 @@ class Needs:
 
     @property
     def total(self) -> int:
-        """GPUs."""
+        """Number of GPUs."""
         return max(self.ranks, self.engines) if self.shared else self.ranks + self.engines * self.each
 
     @property
-    def wanted(self) -> Wanted:
-        """What has to find places."""
-        return Wanted(self.ranks, self.together, 0 if self.shared else self.engines, self.each)
+    def request(self) -> PlaceRequest:
+        """Ranks and engines that need their own GPUs."""
+        return PlaceRequest(self.ranks, self.together, 0 if self.shared else self.engines, self.each)
 
-    def refusal(self, found: str, counts: Sequence[int]) -> str | None:
-        """The sentence where there are too few. counts: GPUs of each machine. found: the same in words."""
+    def refusal(self, available: str, counts: Sequence[int]) -> str | None:
+        """Return a message if there are too few GPUs. counts: GPUs by machine. available: the same as text."""
         if self.shared and self.each > 1:
             return (
-                f"--colocate: an engine of {gpus(self.each)} (--rollout-num-gpus-per-engine) cannot share them with "
-                "trainer ranks: leave --colocate out, or take engines of one GPU"
+                f"--colocate needs engines of one GPU: an engine of {gpus(self.each)} (--rollout-num-gpus-per-engine) "
+                "cannot share them with trainer ranks. Leave --colocate out, or use engines of one GPU"
             )
         if self.total > sum(counts):
             or_share = ", or let ranks and engines share with --colocate"
             return (
-                f"{found}, and the run needs {self.total}: {self}. Lower --actor-num-gpus-per-node or "
+                f"{available}, and the run needs {self.total}: {self}. Lower --actor-num-gpus-per-node or "
                 f"--rollout-num-gpus{'' if self.shared or self.each > 1 else or_share}"
             )
-        # Where engines have their machines and the sum is enough, ranks fit into what is left.
+        # If the sum is enough and all engines fit, the ranks fit into the GPUs left.
         fitting = sum(count // self.each for count in counts)
         if self.engines > fitting and not self.shared:
             return (
-                f"{found}, and the run needs {self}: an engine's {gpus(self.each)} (--rollout-num-gpus-per-engine) "
-                f"have to be on one machine, and {fitting} of {self.engines} engines fit. Lower "
+                f"{available}, and the run needs {self}: an engine's {gpus(self.each)} (--rollout-num-gpus-per-engine) "
+                f"must be on one machine, and {fitting} of {self.engines} engines fit. Lower "
                 "--rollout-num-gpus-per-engine or --rollout-num-gpus"
             )
         return None
@@ -77,46 +77,46 @@ class Needs:
 
 
 def check_listed(needs: Needs, here: Sequence[Machine]) -> None:
-    """What can be told before torch is imported. InvalidValue where a machine with GPUs lacks what a run imports
-    there, or where fewer are listed than needed; where a machine has no number, torch has to count.
+    """Check the GPUs that machines list, before torch is imported.
+
+    Raises InvalidValue if a machine with GPUs lacks a package, or if fewer GPUs are listed than needed. If a machine
+    lists no number, torch counts later.
     """
     for machine in here:
         _refuse(machine.problem())
     counts = [machine.listed for machine in here if machine.has_gpus]
-    known = [count for count in counts if count is not None]
-    if known and len(known) == len(counts):
-        _refuse(needs.refusal(" and ".join(machine.evidence for machine in here if machine.has_gpus), known))
+    numbers = [count for count in counts if count is not None]
+    if numbers and len(numbers) == len(counts):
+        _refuse(needs.refusal(" and ".join(machine.evidence for machine in here if machine.has_gpus), numbers))
 
 
-def device_for(asked: Device, needs: Needs, here: Sequence[Machine]) -> Device:
-    """Where the run goes: `auto` stays auto where no machine has a GPU, which is the CPU.
+def device_for(device: Device, needs: Needs, here: Sequence[Machine]) -> Device:
+    """Return the device of a run: `auto` stays `auto`, which means the CPU, if no machine has a GPU.
 
-    Raises InvalidValue where a machine has GPUs that cannot be used or are too few, or where there are none and
-    cuda is asked for. Nothing goes to the CPU in silence.
+    Raises InvalidValue if a machine has GPUs that cannot be used or are too few, or if the device is cuda and there are
+    none. A run never falls back to the CPU silently.
     """
     able = [machine for machine in here if machine.has_gpus]
-    if asked == "cpu" or (asked == "auto" and not able):
-        return asked
+    if device == "cpu" or (device == "auto" and not able):
+        return device
     if not able:
         counted = any(machine.ray is not None for machine in here)
-        said = "Ray counts 0 GPUs" if counted else "there is no NVIDIA device file in /dev"
-        raise InvalidValue(f"--device cuda: {said}. {ON_CPU}")
+        reason = "Ray counts 0 GPUs" if counted else "there is no NVIDIA device file in /dev"
+        raise InvalidValue(f"--device cuda: {reason}. {ON_CPU}")
     for machine in able:
         _refuse(machine.problem())
-    found = " and ".join(f"torch sees {gpus(len(one.seen))} on {one.name or 'this machine'}" for one in able)
-    _refuse(needs.refusal(found, [len(machine.seen) for machine in able]))
+    seen = [f"torch sees {gpus(len(machine.seen))} on {machine.name or 'this machine'}" for machine in able]
+    _refuse(needs.refusal(" and ".join(seen), [len(machine.seen) for machine in able]))
     return "cuda"
 
 
 def check_count(device: Device, needs: Needs, nodes: Sequence[GpuNode]) -> None:
-    """Once Ray is there: InvalidValue where it counts other GPUs than the run is to have, or others use them. nodes:
-    of that Ray, those with GPUs.
-    """
+    """Raise InvalidValue if Ray counts too few GPUs for the run, or if other jobs use them. nodes: those with GPUs."""
     counted, free = sum(node.count for node in nodes), [node.free for node in nodes]
     if device == "cuda" and needs.total > counted:
         raise InvalidValue(
-            f"Ray counts {gpus(counted)}, torch sees more, and the run needs {needs.total}: {needs}. See what "
-            "nvidia-smi says (Ray counts by NVML), or start Ray with --num-gpus and give its --ray-address"
+            f"Ray counts {gpus(counted)}, torch sees more, and the run needs {needs.total}: {needs}. Check the output "
+            "of nvidia-smi (Ray counts with NVML), or start Ray with --num-gpus and give its --ray-address"
         )
     if device == "cuda":
         parts = [f"{node.free} of {gpus(node.count)} on {node.address}" for node in nodes]

@@ -1,9 +1,9 @@
-"""`learn`: a learner's run, from the parent's log to its own end. No engine, no conductor, no Ray.
+"""`Learn`: a learner's run, from the parent's log to its own end, without engine, conductor and Ray.
 
     lock on the folder -> NATS server for its own log -> run.started | run.resumed
                        -> trainer ranks at the version that both runs have -> Learner, archivist -> run.finished
 
-All of its state is in the two logs and the folder: after a kill the same command goes on.
+All of its state is in the two logs and the folder: after a kill the same command continues.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import structs
 
@@ -23,6 +23,7 @@ from actors.trainer.local_ranks import local_ranks
 from actors.trainer.trainer import Trainer
 from actors.trainer.trainer_plan import TrainerPlan
 from schemas.batches import BatchSealed
+from schemas.doc import doc
 from schemas.errors import DeadlineExceeded, InvalidValue, RunNotFound, SlimeEventsError
 from schemas.runs import Branched
 from schemas.subjects import of_type
@@ -56,22 +57,23 @@ from storage.open_log import recorded_place
 from storage.weights.store import WeightStore
 
 ROLE = "learner"
-"""Of the one process that a learner is."""
+"""Role of a learner, which is a single process."""
 ARCHIVE_DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class NewLearner:
-    """Settings of a learner, and where it branches off."""
+    """Settings of a new learner, and its branch point."""
 
     settings: TrainSettings
     branched: Branched
 
 
 class Learn:
-    """One incarnation of a learner. parent: may be closed, its log is opened where it is read. new: None to resume.
+    """One incarnation of a learner.
 
-    see: is called with every event of the learner's log. note: takes messages for the user. make_ranks: of the trainer.
+    parent: the run that it follows; may be closed, as its log is opened again to read. new: None to resume. see: called
+    with every event of the learner's log. note: takes messages for the user. make_ranks: starts the trainer's ranks.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Learn:
         self.see, self._note, self._make_ranks = see, note, make_ranks or local_ranks
 
     async def run(self) -> int:
-        """Train to the end; the version reached. Raises a SlimeEventsError with the reason."""
+        """Train to the end, and return the weight version reached. Raises a SlimeEventsError with the reason."""
         folder, run = self._folder, self._new.settings.run if self._new else None
         with limited_files(run.file_access if run else folder.file_access()), holding(folder) as before:
             setup_logging(ROLE, folder.logs)
@@ -103,7 +105,7 @@ class Learn:
                     branched, parent = record.started.branched, self._parent.run
                     if branched is None or not branched.follows or branched.run != parent:
                         raise InvalidValue(
-                            f"there is a run {log.run}, and it does not learn from {parent}: choose another name"
+                            f"run {log.run} exists and does not learn from {parent}: choose another name"
                         )
                     own = NewLearner(record.settings, branched)
                     if record.has_finished:
@@ -151,7 +153,7 @@ class Learn:
 
     @contextlib.asynccontextmanager
     async def _archiving(self, worker: Participant, run: RunSettings) -> AsyncIterator[asyncio.Task[Any]]:
-        """Run the archivist. It has a minute after the learner's end, and some seconds after its failure."""
+        """Run the archivist while inside. It gets a minute after the learner's end, or some seconds after a failure."""
         path = self._folder.path
         url, stop = run.archive_url or str(self._folder.archive), asyncio.Event()
         blobs = blobs_to_archive(run.blob_url or str(self._folder.blobs), url, path)
@@ -163,8 +165,8 @@ class Learn:
             await asyncio.wait({archiving}, timeout=ARCHIVE_DEADLINE_S)
             if not archiving.done():
                 raise DeadlineExceeded(
-                    f"run {worker.log.run} has finished, but its archive at {url} is not closed after "
-                    f"{ARCHIVE_DEADLINE_S:.0f} s: `slime-events archive {worker.log.run}` does the rest"
+                    f"run {worker.log.run} has finished, but its archive at {url} is not complete after "
+                    f"{ARCHIVE_DEADLINE_S:.0f} s: complete it with `slime-events archive {worker.log.run}`"
                 )
             archiving.result()
         finally:
@@ -173,8 +175,8 @@ class Learn:
             await end_all(archiving)
 
 
-async def _while_archived(archiving: asyncio.Task[Any], learn: Coroutine[Any, Any, int]) -> int:
-    """The result of `learn`. An archivist that fails meanwhile ends it with its own error."""
+async def _while_archived(archiving: asyncio.Task[Any], learn: Coroutine[object, object, int]) -> int:
+    """Return the result of `learn`. If the archivist fails meanwhile, cancel `learn` and raise that error."""
     learning = asyncio.create_task(learn, name="learn")
     try:
         await asyncio.wait({learning, archiving}, return_when=asyncio.FIRST_COMPLETED)
@@ -187,49 +189,44 @@ async def _while_archived(archiving: asyncio.Task[Any], learn: Coroutine[Any, An
 
 @dataclass(frozen=True, slots=True)
 class LearnerRequest:
-    """What the user asks for. version: to begin with; None: the newest before which nothing changes.
-
-    follow: to the parent's end, not only to the end of its log. drop: SQL that selects samples or groups. changes: path
-    of a changes file. runs_dir: None: the parent's. flags: over the parent's settings.
-    """
+    """A learner that the user asks for."""
 
     name: str
-    version: int | None = None
-    follow: bool = False
-    drop: str | None = None
-    changes: str | None = None
-    runs_dir: str | None = None
-    flags: tuple[str, ...] = ()
+    version: Annotated[int | None, doc("Weight version to begin with; None for the newest before the first change")] = (
+        None
+    )
+    follow: Annotated[bool, doc("Continue until the parent ends, not only to the end of its log")] = False
+    drop: Annotated[str | None, doc("SQL that selects samples or groups to leave out")] = None
+    changes: Annotated[str | None, doc("Path of a changes file")] = None
+    runs_dir: Annotated[str | None, doc("Folder of runs; None for the parent's")] = None
+    flags: Annotated[tuple[str, ...], doc("Flags that change the parent's settings")] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerPlan:
-    """What a learner would do. parsed: settings and notes on them. changes, preview: what differs from the parent.
+    """The work of a learner, before it starts."""
 
-    version: None where nothing differs, so that there is nothing to train.
-    """
-
-    parsed: ParsedTrain
+    parsed: Annotated[ParsedTrain, doc("Settings, and notes on them")]
     changes: Overrides
-    preview: Preview
-    version: int | None
+    preview: Annotated[Preview, doc("Differences from the parent's batches")]
+    version: Annotated[int | None, doc("Weight version to begin with; None if nothing differs from the parent")]
 
 
 async def plan_learner(parent: OpenedRun, request: LearnerRequest) -> LearnerPlan:
-    """One pass over the parent's log with the requested changes. Raises ConfigError, BadQuery, RunNotFound."""
+    """Plan in one pass over the parent's log with the changes. Raises ConfigError, BadQuery, RunNotFound."""
     before = await branched_of(parent.log)
     if before is not None and before.follows:
         raise InvalidValue(
-            f"run {parent.run} makes no rollouts, it learns from those of {before.run}: learn from {before.where}"
+            f"run {parent.run} is a learner without rollouts of its own: learn from its parent, {before.where}"
         )
     parsed = branch_settings(parent.settings, str(runs_dir(parent, request)), (*request.flags, "--run", request.name))
     check_reach(parsed.settings)
-    name_words(reaching_texts(parsed.settings))  # they are the user's own now
+    name_words(reaching_texts(parsed.settings))  # the user has accepted every address in the settings
     weights = parent.folder.weights if parent.folder else None
     moved = parsed.settings.trainer.hf_checkpoint != parent.settings.trainer.hf_checkpoint
-    wanted = parsed.settings if moved else with_base(parsed.settings, weights)
-    steps = await _steps(parent, wanted.rollout.num_rollout or 0, follow=request.follow)
-    own = learner_settings(parent.settings, wanted, steps=steps)
+    based = parsed.settings if moved else with_base(parsed.settings, weights)
+    steps = await _steps(parent, based.rollout.num_rollout or 0, follow=request.follow)
+    own = learner_settings(parent.settings, based, steps=steps)
     changes = await _changes(parent, request)
     first = before.version if before else 0
     point = await read_point(parent.log, first, parent.where)
@@ -239,8 +236,8 @@ async def plan_learner(parent: OpenedRun, request: LearnerRequest) -> LearnerPla
         version = first if makes_other_weights(parent.settings, own) else previewed.first
     elif previewed.first is not None and previewed.first < version:
         raise InvalidValue(
-            f"--from {version}: the batch of step {previewed.first} changes, and version {version} was trained on the "
-            f"recorded one: begin with version {previewed.first} or before"
+            f"--from {version} is too late: the batch of step {previewed.first} changes, and version {version} was "
+            f"trained on the recorded batch. Begin with version {previewed.first} or an earlier one"
         )
     if version is not None:
         check_branch(parent.settings, own, version, fresh_optimizer=False)
@@ -248,8 +245,8 @@ async def plan_learner(parent: OpenedRun, request: LearnerRequest) -> LearnerPla
 
 
 async def new_learner(parent: OpenedRun, plan: LearnerPlan, folder: RunFolder) -> NewLearner:
-    """The new learner's settings and branch point; stores its changes in its blob store."""
-    assert plan.version is not None, "nothing would be trained"
+    """Return the new learner's settings and branch point, and store its changes in its blob store."""
+    assert plan.version is not None, "there is nothing to train"
     settings = plan.parsed.settings
     blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
     kept = await asyncio.to_thread(blobs.put, write_overrides(plan.changes)) if plan.changes else None
@@ -259,7 +256,7 @@ async def new_learner(parent: OpenedRun, plan: LearnerPlan, folder: RunFolder) -
 
 
 def runs_dir(parent: OpenedRun, request: LearnerRequest) -> Path:
-    """The folder of the learner's run: by default beside its parent's."""
+    """Return the folder of runs for the learner, by default the parent's."""
     return Path(request.runs_dir or (parent.folder.path.parent if parent.folder else RUNS_DIR))
 
 
@@ -268,12 +265,15 @@ async def _steps(parent: OpenedRun, most: int, *, follow: bool) -> int:
         return most
     last = await parent.log.last(of_type(parent.run, "batch.sealed"))
     if last is None or not isinstance(last.envelope.event, BatchSealed):
-        raise RunNotFound(f"run {parent.run} has no batch yet: wait for its first, or follow it with --follow")
+        raise RunNotFound(f"run {parent.run} has no batch yet: wait for its first batch, or use --follow")
     return min(most, last.envelope.event.step + 1)
 
 
 async def _changes(parent: OpenedRun, request: LearnerRequest) -> Overrides:
-    """Those of the file, and what the query drops. Raises InvalidValue for what the run has not made, BadQuery."""
+    """Read the changes file, and add the samples that the query drops.
+
+    Raises InvalidValue for samples and groups that the run does not have, BadQuery.
+    """
     changes = Overrides()
     if request.changes is not None:
         try:
@@ -286,7 +286,7 @@ async def _changes(parent: OpenedRun, request: LearnerRequest) -> Overrides:
 
         samples = await samples_where(parent, request.drop)
         if not samples:
-            raise InvalidValue(f"--drop gives no sample: look at it with `slime-events query {parent.where}`")
+            raise InvalidValue(f"--drop selects no sample: test the query with `slime-events query {parent.where}`")
         changes = structs.replace(changes, dropped=changes.dropped | frozenset(samples))
     return changes
 
@@ -299,8 +299,8 @@ async def _check_known(parent: OpenedRun, changes: Overrides) -> None:
     async for recorded in parent.log.read(1, of_type(parent.run, "prompt.submitted")):
         groups.discard(recorded.envelope.event.entity())
     if unknown := sorted(samples | groups):
-        more = f" and {len(unknown) - 1} more that are named" if len(unknown) > 1 else ""
+        more = f" and lacks {len(unknown) - 1} more" if len(unknown) > 1 else ""
         raise InvalidValue(
-            f"run {parent.run} has no {unknown[0]}{more}: the changes are of another run, or of a part of it that is "
-            "not there yet"
+            f"run {parent.run} has no {unknown[0]}{more}: the changes belong to another run, or to a part of this run "
+            "that is not in its log yet"
         )

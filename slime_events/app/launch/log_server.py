@@ -1,9 +1,8 @@
-"""`LogServer`: the NATS server that holds a run's log: one of ours in the run's folder, or somebody else's."""
+"""`LogServer`: the NATS server with a run's log, which is the run's own server or a server of the user's."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 from schemas.errors import SlimeEventsError
 from slime_events.app.launch.run_lock import MARK, Holder
@@ -18,11 +17,14 @@ from storage.open_log import own_server, record_place
 
 OPEN_DEADLINE_S = 30.0
 LOOK_S = 0.2
-"""Seconds between looks at whether it lives, and between two tries to start one that cannot be started."""
+"""Seconds between two checks of the server, and between two attempts to start it."""
 
 
 class LogServer:
-    """place: a server that is not ours; None for one of our own. note: says what happens to it. agents: see `guard`."""
+    """Starts and restarts the run's own NATS server, or connects to the user's.
+
+    place: the user's server; None for the run's own. note: takes messages for the user. agents: see `guard`.
+    """
 
     def __init__(
         self,
@@ -35,18 +37,21 @@ class LogServer:
     ) -> None:
         self._folder, self._run, self._place, self._note, self._agents = folder, run, place, note, agents
         self._server: NatsServer | None = None
-        self._told = set[str]()
+        self._noted = set[str]()
 
     @contextlib.asynccontextmanager
     async def running(self, before: Holder | None) -> AsyncIterator[NatsAddress]:
-        """Its address, while inside. before: the launcher that was killed; what it left is ended."""
+        """Keep the server running while inside; yields its address.
+
+        before: a launcher that was killed, whose processes are ended.
+        """
         if before is not None:
-            # The server that has the log is kept: whatever else is left could still write to it.
+            # Keep the server with the log. Other processes could still write to the log.
             server = NatsServer.attach(self._folder.nats)
             spare = (server.pid,) if server else ()
             count = await asyncio.to_thread(end_orphans, before.mark, spare, variable=MARK)
             if count:
-                self._note(f"ended {count} processes that launcher {before.pid} had left when it was killed")
+                self._note(f"ended {count} processes left by launcher {before.pid}, which was killed")
         if self._place is not None:
             address = self._place.address()
             record_place(self._folder.path, self._place)
@@ -64,12 +69,21 @@ class LogServer:
     async def log(
         self, before: Holder | None, *, create: bool, replicas: int = 1, archive_url: str | None = None
     ) -> AsyncIterator[tuple[NatsAddress, JetStreamLog]]:
-        """The address of the server, and the run's log on it, while inside. before: see `running`. archive_url: of a
-        new log that is to let events go.
+        """Keep the server running while inside; yields its address and the run's log.
+
+        before: see `running`. create, replicas: for a new log. archive_url: archive of a new log that may remove
+        events.
         """
         async with self.running(before) as address:
-            made: dict[str, Any] = {"create": create, "replicas": replicas, "archive_url": archive_url}
-            log = await JetStreamLog.open(address, self._run, **made, deadline_s=OPEN_DEADLINE_S, on_wait=self._note)
+            log = await JetStreamLog.open(
+                address,
+                self._run,
+                create=create,
+                replicas=replicas,
+                archive_url=archive_url,
+                deadline_s=OPEN_DEADLINE_S,
+                on_wait=self._note,
+            )
             if self._server is not None:
                 self._server.stage_in_memory()
             try:
@@ -80,27 +94,27 @@ class LogServer:
                 await log.close()
 
     async def check(self) -> None:
-        """A server of ours that died is started again on its folder and port, by us or by a reader who was first.
+        """If the run's own server has died, start it again with its folder and port, unless a reader was first.
 
-        Everybody waits for it meanwhile, at that port. Each news of one outage is noted once. Raises as `own_server`.
+        Its clients wait for that port meanwhile. Notes each message about an outage once. Raises as `own_server`.
         """
         if self._server is None or self._server.alive:
             return
-        self._tell(f"the NATS server {self._server.pid} of this run has died: starting it again")
+        self._note_once(f"the NATS server {self._server.pid} of this run has died: starting it again")
         self._server = await own_server(self._folder.path, self._run, agents=self._agents, port=self._server.port)
-        self._tell(f"NATS is back at {self._server.url}; everything acked is there")
-        self._told.clear()
+        self._note_once(f"NATS is running again at {self._server.url}; all acked events are there")
+        self._noted.clear()
 
-    def _tell(self, news: str) -> None:
-        if news not in self._told:
-            self._told.add(news)
+    def _note_once(self, news: str) -> None:
+        if news not in self._noted:
+            self._noted.add(news)
             self._note(news)
 
     async def _keep(self) -> None:
-        """Whatever waits for the log, the launcher itself too, has it back."""
+        """Restart the server whenever it dies."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
                 await self.check()
             except (SlimeEventsError, OSError) as error:
-                self._tell(f"the NATS server of this run cannot be started, and is tried again: {error}")
+                self._note_once(f"cannot start the NATS server of this run, trying again: {error}")

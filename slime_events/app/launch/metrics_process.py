@@ -1,7 +1,7 @@
-"""`metrics_written`: `slime-events metrics --follow` as a process beside a run, for each logger that its settings name.
+"""`metrics_written`: run `slime-events metrics --follow` in a process for each logger that a run's settings name.
 
-It only reads the log. Whatever a logger does, the run does not wait for it and does not end with it. One that fails is
-started again.
+The process only reads the log. The run neither waits for a logger nor fails with it. A process that fails is started
+again.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ from slime_events.core.run.run_folder import RunFolder
 from storage.cancellation import end_all
 
 END_S, FAILED_END_S = 20.0, 5.0
-"""Seconds that the loggers have after the run's end, and where it failed."""
+"""Seconds that the loggers have after a finished run, and after a failed run."""
 SCRATCH = "slime-events-metrics-"
 FIRST_PAUSE_S, MOST_PAUSE_S = 5.0, 600.0
-"""Before a process that failed is started again; the pause doubles."""
+"""Seconds before a failed process is started again; the pause doubles."""
 
 
 @contextlib.asynccontextmanager
 async def metrics_written(
     settings: MetricsSettings, folder: RunFolder, note: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """While inside, and some seconds longer. note: takes messages for the user."""
-    over, there = asyncio.Event(), [flag for flag in logger_flags(settings) if flag not in missing(settings)]
-    writing = {flag: asyncio.create_task(_keep_writing(folder, flag, note, over)) for flag in there}
+    """Write metrics while inside, and for some seconds after. note: takes messages for the user."""
+    over, flags = asyncio.Event(), [flag for flag in logger_flags(settings) if flag not in missing(settings)]
+    writing = {flag: asyncio.create_task(_keep_writing(folder, flag, note, over)) for flag in flags}
     deadline = END_S
     try:
         yield
@@ -48,7 +48,7 @@ async def metrics_written(
         if writing and deadline:
             await asyncio.wait(writing.values(), timeout=deadline)
         for flag in (flag for flag, task in writing.items() if not task.done()):
-            note(f"{flag}: not all was written before the run's end; {_rest(folder, flag)}")
+            note(f"{flag}: the run ended before all metrics were written; {_rest(folder, flag)}")
         await end_all(*writing.values())
 
 
@@ -58,11 +58,11 @@ async def _keep_writing(folder: RunFolder, flag: str, note: Callable[[str], None
     while (code := await _run(command, log)) != 0:
         lines = log.read_text(errors="replace").splitlines() if code > 0 else []
         ended = f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
-        reason = f"{flag}: {lines[-1].removeprefix('error: ') if lines else ended} (all of it in {log})"
+        reason = f"{flag}: {lines[-1].removeprefix('error: ') if lines else ended} (full output in {log})"
         if over.is_set():
             note(f"{reason}; {_rest(folder, flag)}")
             return
-        note(f"{reason}; the run goes on, and it is tried again in {pause:.0f} s")
+        note(f"{reason}; the run continues, and the logger starts again in {pause:.0f} s")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await over.wait()
@@ -70,8 +70,10 @@ async def _keep_writing(folder: RunFolder, flag: str, note: Callable[[str], None
 
 
 async def _run(command: Sequence[str], log: Path) -> int:
-    """Its exit code. It has a session of its own: neither a terminal's Ctrl-C nor the run's end by a signal is its. It
-    has a temporary folder of its own too, which is removed however it ends: W&B leaves folders where it is killed.
+    """Run a command and return its exit code.
+
+    The process has its own session, so that neither a terminal's Ctrl-C nor a signal to the run reaches it. It has its
+    own temporary folder, which is removed in any case: W&B leaves folders behind when it is killed.
     """
     with tempfile.TemporaryDirectory(prefix=SCRATCH, ignore_cleanup_errors=True) as scratch:
         return await _run_in(command, log, scratch)
@@ -99,4 +101,4 @@ async def _run_in(command: Sequence[str], log: Path, scratch: str) -> int:
 
 
 def _rest(folder: RunFolder, flag: str) -> str:
-    return f"`slime-events metrics {folder.path} {flag}` writes all of it"
+    return f"to write all of them: `slime-events metrics {folder.path} {flag}`"

@@ -1,4 +1,4 @@
-"""Checks of a run's model, and of how its tokens are drawn, before anything of the run exists."""
+"""Checks of a run's model and its sampling settings, before anything of the run exists."""
 
 from pathlib import Path
 
@@ -10,11 +10,11 @@ from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.vocabulary import vocabulary_of
 
 FLAGS = {"max_new_tokens": "max-response-len"}
-"""What SGLang's names are called in flags, where these are not the same."""
+"""Flags with another name than SGLang's field."""
 
 
 def check_model(settings: TrainSettings) -> None:
-    """Whether the folders hold a model that the trainer has, with its weights and its tokenizer."""
+    """Check that the folders hold a model that the trainer supports, with its weights and tokenizer."""
     from actors.megatron.architecture import Architecture
 
     trainer = settings.trainer
@@ -22,11 +22,13 @@ def check_model(settings: TrainSettings) -> None:
     for folder in filter(None, {settings.engine.hf_checkpoint, trainer.hf_checkpoint}):
         files = _check_weights(folder)
         if not any("token" in name or "vocab" in name for name in files):
-            raise InvalidValue(f"{folder} holds no tokenizer (tokenizer.json): give the folder of a whole checkpoint")
+            raise InvalidValue(
+                f"{folder} holds no tokenizer (tokenizer.json): give the folder of a complete checkpoint"
+            )
 
 
 def check_parallelism(settings: TrainSettings) -> None:
-    """Whether the model can be cut over so many ranks."""
+    """Check that the model can be split over the number of ranks."""
     from actors.megatron.architecture import Architecture
 
     if not settings.debug.debug_rollout_only:
@@ -34,15 +36,15 @@ def check_parallelism(settings: TrainSettings) -> None:
 
 
 def _check_weights(folder: str) -> list[str]:
-    """The names of its files."""
+    """Return the names of the folder's files. Raises InvalidValue if none has weights."""
     files = [path.name for path in Path(folder).iterdir()]
     if not any(name.endswith((".safetensors", ".bin", ".pt", ".gguf")) for name in files):
-        raise InvalidValue(f"{folder} holds no weights (*.safetensors): give the folder of a whole checkpoint")
+        raise InvalidValue(f"{folder} holds no weights (*.safetensors): give the folder of a complete checkpoint")
     return files
 
 
 def check_teacher(trainer: TrainerSettings) -> None:
-    """Whether the teacher has weights, and the student's tokens."""
+    """Check that the teacher has weights and the student's vocabulary."""
     from actors.megatron.architecture import check_vocabulary
 
     if trainer.opd_teacher_load:
@@ -51,18 +53,21 @@ def check_teacher(trainer: TrainerSettings) -> None:
 
 
 def check_sampling_settings(settings: TrainSettings) -> None:
-    """Whether the model's engines take the run's sampling, and that of each evaluation. Raises InvalidValue: else each
-    of the run's requests would be refused.
+    """Check that engines accept the sampling settings of the run and of each evaluation. Raises InvalidValue.
+
+    Without this check, engines would refuse each of the run's requests.
     """
     from serve_apps.engine.checks import check_sampling
     from slime_events.loop.conductor.plan import make_plan
 
-    rollout = replace(settings.rollout, num_rollout=settings.rollout.num_rollout or 1)  # it may not be counted yet
+    rollout = replace(
+        settings.rollout, num_rollout=settings.rollout.num_rollout or 1
+    )  # --num-epoch may not be resolved yet
     plan, vocabulary = (
         make_plan(rollout, settings.evaluation, settings.trainer),
         vocabulary_of(settings.engine.hf_checkpoint),
     )
-    named = {"": plan.sampling} | {f" of evaluation {name}": one.sampling for name, one in plan.evals.items()}
+    named = {"": plan.sampling} | {f" of evaluation {name}": each.sampling for name, each in plan.evals.items()}
     for whose, sampling in named.items():
         try:
             check_sampling(sampling, vocabulary)

@@ -1,16 +1,22 @@
-"""`make_small`: what a Ray that is started for one run on this machine does without.
+"""`make_small`: turn off the parts of a local Ray that one run does not need.
 
-Ray has no switches for it. Which of its private names are used stands in storage/reaches.toml.
+Ray has no options for this. storage/reaches.toml lists the private names of Ray that this module uses.
 """
+
+from __future__ import annotations
 
 import functools
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slime_events.core.run.process_environment import GENERATES
 from storage.nats.ports import free_port
+
+if TYPE_CHECKING:
+    from ray._private.node import Node
 
 CALM = {
     "RAY_worker_niceness": "0",
@@ -18,27 +24,27 @@ CALM = {
     "RAY_prestart_worker_first_driver": "0",
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.25",
 }
-"""Ray would have all its workers yield to everything else on the machine; here they know who yields to whom. It would
-start a worker on every core, a second of each, and there are few actors. Its metrics have no reader, and its look at a
-few replicas ten times a second takes 6 % of a core.
+"""By default Ray lowers the priority of all workers, but the roles of a run set their own. It starts a worker on every
+core, which takes a second of each, but a run has few actors. Nothing reads its metrics, and checking the replicas ten
+times a second takes 6 % of a core.
 """
 ONLOOKERS = ("start_monitor", "start_api_server", "start_log_monitor")
-"""An autoscaler, a server for the dashboard and a reader of logs. On one machine they have nothing to do, and cost two
-seconds of each start.
+"""Start methods of an autoscaler, a dashboard server and a log reader. One machine does not need them, and they add two
+seconds to each start.
 """
 STAND_IN = [sys.executable, "-I", "-S", str(Path(__file__).with_name("ends_with_parent.py"))]
-"""In the place of the dashboard's agent, without which Ray's node does not run: a second of CPU, and then memory, for
-nobody.
+"""Replaces the dashboard's agent, without which Ray's node does not run. The real agent takes a second of CPU and
+memory, and a run does not use it.
 """
 
 AFTER_OTHERS = ["nice", "-n", str(GENERATES)]
-"""The agent for environments of single processes, such as --train-env-vars: most runs ask nothing of it."""
+"""Prefix for the agent of runtime environments, such as --train-env-vars: most runs do not use it."""
 
 PORTS = ("dashboard_agent_listen_port", "metrics_agent_port", "metrics_export_port")
 
 
 def make_small() -> None:
-    """Before `ray.init` of such a Ray. Once is enough, more often does no harm."""
+    """Patch Ray before `ray.init` of a local Ray. May be called more than once."""
     from ray._private import services
     from ray._private.node import Node
     from ray._private.ray_constants import PROCESS_TYPE_DASHBOARD_AGENT, PROCESS_TYPE_RUNTIME_ENV_AGENT
@@ -55,28 +61,29 @@ def make_small() -> None:
     )
 
     @functools.wraps(command_of)
-    def command_or_stand_in(component: str, *arguments: Any, **named: Any) -> Any:
+    def command_or_stand_in(component: str, *arguments: object, **named: object) -> list[str]:
         if component == PROCESS_TYPE_DASHBOARD_AGENT:
             return STAND_IN
         later = AFTER_OTHERS if component == PROCESS_TYPE_RUNTIME_ENV_AGENT else []
-        return later + command_of(component, *arguments, **named)
+        command: list[str] = command_of(component, *arguments, **named)
+        return later + command
 
     @functools.wraps(start_raylet)
-    def start_without_waiting(node: Any, *arguments: Any, **named: Any) -> None:
+    def start_without_waiting(node: Node, *arguments: object, **named: object) -> None:
         session = Path(node._session_dir)
-        session.chmod(0o700)  # Ray makes its sockets and logs for all users of the machine
-        _tell_ports(node)
+        session.chmod(0o700)  # Ray creates its sockets and logs readable for all users
+        _set_ports(node)
         start_raylet(node, *arguments, **named)
-        session.chmod(0o700)  # it is where Ray spills objects to, too, and was opened again for that
+        session.chmod(0o700)  # Ray also spills objects to this folder, and opens it again for that
 
     services._build_python_executable_command_memory_profileable = command_or_stand_in
     Node.start_raylet = start_without_waiting
 
 
-def _tell_ports(node: Any) -> None:
-    """Those that Ray's node waits for before it takes work: until its agents have imported Ray and say them.
+def _set_ports(node: Node) -> None:
+    """Set the ports for which Ray's node otherwise waits until its agents have imported Ray and reported them.
 
-    -1 is what a dashboard's agent says of what it does not serve. The other agent is told its port.
+    -1 means that an agent does not serve the port. The agent of runtime environments gets a free port.
     """
     from ray._raylet import persist_port  # type: ignore[attr-defined]  # its stub lacks it
 
@@ -85,5 +92,6 @@ def _tell_ports(node: Any) -> None:
     node._ray_params.runtime_env_agent_port = free_port()
 
 
-def _original(function: Any) -> Any:
-    return getattr(function, "__wrapped__", function)
+def _original(function: Callable[..., Any]) -> Callable[..., Any]:
+    original: Callable[..., Any] = getattr(function, "__wrapped__", function)
+    return original

@@ -1,89 +1,89 @@
-"""`count_ranks` and `order_ranks`: on which machines the ranks of a trainer go, so that engines fit beside them.
+"""`count_ranks` and `order_ranks`: place the ranks of a trainer on machines, so that engines fit beside them.
 
-Ray places one process after the other. Ranks that it spreads over two machines of eight GPUs leave no room for an
-engine of eight, which then waits for ever. Here ranks and engines are counted together, and ranks get their places
-first. Pure: no Ray.
+Ray places one process after the other. If it spreads ranks over two machines of eight GPUs, an engine of eight GPUs
+never fits. This module counts ranks and engines together, and the ranks get their places first. It does not use Ray.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from schemas.doc import doc
 
 
 @dataclass(frozen=True, slots=True)
 class GpuNode:
-    """A machine with GPUs as Ray counts them. id: Ray's. free: GPUs that no process has, of `count`."""
+    """A machine with GPUs, as Ray counts them."""
 
-    id: str
+    id: Annotated[str, doc("Ray's node id")]
     address: str
-    count: int
-    free: int
+    count: Annotated[int, doc("GPUs of the machine")]
+    free: Annotated[int, doc("GPUs that no process has")]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """ranks: a GPU each. together: consecutive ranks that belong on one machine (the tensor parallel size).
-    engines: `each` GPUs each, all on one machine. Engines that share the GPUs of ranks count as none.
-    """
+class PlaceRequest:
+    """Ranks and engines to place. Engines that share the GPUs of ranks do not count."""
 
-    ranks: int
-    together: int = 1
-    engines: int = 0
-    each: int = 1
+    ranks: Annotated[int, doc("Ranks of the trainer, which take a GPU each")]
+    together: Annotated[int, doc("Consecutive ranks that belong on one machine: the tensor parallel size")] = 1
+    engines: Annotated[int, doc("Engines")] = 0
+    each: Annotated[int, doc("GPUs of an engine, all on one machine")] = 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A choice for the first machines. room: engines that fit beside, as many as are wanted at most."""
+    """A placement on the first machines."""
 
-    machines: int
-    room: int
-    counts: tuple[int, ...]
+    machines: Annotated[int, doc("Machines with ranks")]
+    room: Annotated[int, doc("Requested engines that fit on the GPUs left")]
+    counts: Annotated[tuple[int, ...], doc("Ranks by machine")]
 
 
-def count_ranks(free: Sequence[int], wanted: Wanted) -> tuple[int, ...] | None:
-    """Ranks on each machine; None where ranks and engines do not all fit. free: GPUs of each machine.
+def count_ranks(free: Sequence[int], request: PlaceRequest) -> tuple[int, ...] | None:
+    """Return the ranks on each machine, or None if ranks and engines do not all fit. free: free GPUs by machine.
 
-    Groups of `together` ranks stay whole where that is possible for all of them, and ranks are on as few machines as
-    possible.
+    Keeps groups of `together` ranks on one machine, if that is possible for all groups, and uses as few machines for
+    ranks as possible.
     """
-    for unit in sorted({wanted.together, 1}, reverse=True):
-        if wanted.ranks % unit == 0 and (counts := _count_units(free, wanted, unit)) is not None:
+    for unit in sorted({request.together, 1}, reverse=True):
+        if request.ranks % unit == 0 and (counts := _count_units(free, request, unit)) is not None:
             return counts
     return None
 
 
-def _count_units(free: Sequence[int], wanted: Wanted, unit: int) -> tuple[int, ...] | None:
-    """`count_ranks` in multiples of `unit`: for each number of ranks placed so far, the choices worth keeping."""
+def _count_units(free: Sequence[int], request: PlaceRequest, unit: int) -> tuple[int, ...] | None:
+    """Place ranks in multiples of `unit`. Keeps the best placements for each number of ranks placed so far."""
     parts: dict[int, list[_Part]] = {0: [_Part(0, 0, ())]}
     for gpus in free:
         grown: dict[int, list[_Part]] = {}
         for placed, choices in parts.items():
-            for count in range(0, min(gpus, wanted.ranks - placed) + 1, unit):
-                room = (gpus - count) // wanted.each
+            for count in range(0, min(gpus, request.ranks - placed) + 1, unit):
+                room = (gpus - count) // request.each
                 grown.setdefault(placed + count, []).extend(
-                    _Part(one.machines + (count > 0), min(one.room + room, wanted.engines), (*one.counts, count))
-                    for one in choices
+                    _Part(part.machines + (count > 0), min(part.room + room, request.engines), (*part.counts, count))
+                    for part in choices
                 )
-        parts = {placed: _worth_keeping(choices) for placed, choices in grown.items()}
-    whole = [one for one in parts.get(wanted.ranks, ()) if one.room == wanted.engines]
-    return min(whole, key=lambda one: one.machines).counts if whole else None
+        parts = {placed: _best(choices) for placed, choices in grown.items()}
+    whole = [part for part in parts.get(request.ranks, ()) if part.room == request.engines]
+    return min(whole, key=lambda part: part.machines).counts if whole else None
 
 
-def _worth_keeping(choices: Sequence[_Part]) -> list[_Part]:
-    """Those than which none has more room on as few machines."""
+def _best(choices: Sequence[_Part]) -> list[_Part]:
+    """Drop each choice for which another one has as much room on as few machines."""
     kept: list[_Part] = []
-    for one in sorted(choices, key=lambda one: (one.machines, -one.room)):
-        if not kept or one.room > kept[-1].room:
-            kept.append(one)
+    for part in sorted(choices, key=lambda part: (part.machines, -part.room)):
+        if not kept or part.room > kept[-1].room:
+            kept.append(part)
     return kept
 
 
 def order_ranks(machines: Sequence[str], together: int) -> tuple[int, ...]:
-    """Indexes of places in the order of ranks. machines: of each place, in the order of machines and GPUs.
+    """Return indexes of places in the order of ranks. machines: machine by place, in the order of machines and GPUs.
 
-    Each machine fills as many whole groups as it can; what is left of all of them makes the last groups.
+    Each machine holds as many whole groups as it can. The places left over form the last groups.
     """
     places: dict[str, list[int]] = {}
     for index, machine in enumerate(machines):
@@ -94,5 +94,5 @@ def order_ranks(machines: Sequence[str], together: int) -> tuple[int, ...]:
 
 
 def split_groups(machines: Sequence[str], together: int) -> int:
-    """Groups of `together` ranks that are on more than one machine. machines: of each rank."""
+    """Return the number of groups of `together` ranks that are on several machines. machines: machine by rank."""
     return sum(len(set(machines[start : start + together])) > 1 for start in range(0, len(machines), together))

@@ -1,7 +1,7 @@
-"""`check_start`: checks of settings that take a moment, before anything of a run exists.
+"""`check_start`: quick checks of settings, before anything of a run exists.
 
-Each plug point is imported and its signature compared, the first rows of data files are read, the archive is asked,
-folders and servers are tried. What only real parts can tell, such as whether a model fits, ends the run later.
+Imports each plug point and checks its signature, reads the first rows of data files, draws from the archive, and tries
+folders and servers. Problems that only appear at run time, such as a model that is too large, end the run later.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import fsspec
@@ -39,17 +38,17 @@ from slime_events.plugins.step_functions import POINTS, StepFunction
 from slime_events.plugins.trainer_points import points_in_use
 
 KNOCK_S = 2.0
-"""Seconds in which a server has to take a connection, all its addresses together."""
+"""Seconds in which a server must accept a connection, for all its addresses together."""
 FIRST_ROWS = 100
-"""Of a data file, whose metadata is looked at for graders. Later rows fail by themselves."""
+"""Rows of a data file whose metadata is checked for graders. Later rows fail when they are graded."""
 PORTS = {"nats": 4222, "tls": 4222, "ray": 10001, "http": 80, "https": 443}
 
 
 def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
-    """The settings with the device that the run goes to. new: not a run that is there and goes on, whose folder and
-    archive are its own, and whose servers may be away for a while. Cheap checks come first.
+    """Check the settings, cheap checks first, and return them with the device that the run uses.
 
-    Raises InvalidValue with the flag, what is wrong with it and where.
+    new: whether this is a new run. A resumed run has its own folder and archive, and its servers may be away for a
+    while. Raises InvalidValue with the flag, the problem and its place.
     """
     if new:
         _check_folders(settings)
@@ -93,7 +92,7 @@ def _on_devices(settings: TrainSettings) -> TrainSettings:
 
 
 def check_learner(settings: TrainSettings) -> None:
-    """`check_start` for a new learner, which makes no rollouts. A missing model is found in its parent's weights."""
+    """Check a new learner, which makes no rollouts. A missing model is taken from its parent's weights."""
     _check_folders(settings)
     _check_environment(settings.trainer)
     if Path(settings.trainer.hf_checkpoint, "config.json").is_file():
@@ -105,8 +104,8 @@ def check_learner(settings: TrainSettings) -> None:
         _try(point.flag, point.check, path)
 
 
-def _try(flag: str, check: Callable[..., object], *arguments: Any) -> None:
-    """Call a check; its error names the flag."""
+def _try(flag: str, check: Callable[..., object], *arguments: object) -> None:
+    """Call a check, and add the flag to its error."""
     try:
         check(*arguments)
     except ConfigError as error:
@@ -128,11 +127,11 @@ def _check_environment(trainer: TrainerSettings) -> None:
 
 
 def _check_plug_points(settings: TrainSettings) -> None:
-    """Those that this run will use."""
+    """Check the plug points that this run uses."""
     for component in map(settings.__getattribute__, settings.__struct_fields__):
         for name in component.__struct_fields__:
             if name.endswith("_path") and getattr(component, name) in ("", [""]):
-                raise InvalidValue(f"{flag_of(name)} is empty: name a function, or leave it out")
+                raise InvalidValue(f"{flag_of(name)} is empty: name a function, or leave the flag out")
     rollout, reward, data = settings.rollout, settings.reward, settings.data
     if data.data_source_path:
         _try("--data-source-path", _check_source, data.data_source_path)
@@ -157,14 +156,14 @@ def _check_plug_points(settings: TrainSettings) -> None:
         _try("--rm-type", _check_grader, reward)
     if rollout.custom_generate_function_path:
         _try("--custom-generate-function-path", _check_generate, rollout.custom_generate_function_path)
-    for name, one in settings.evaluation.sets().items():
+    for name, dataset in settings.evaluation.sets().items():
         where = settings.evaluation.where(name)
-        if one.custom_rm_path:
-            _try(f"{where}: custom_rm_path", _check_reward, one.custom_rm_path, settings)
-        elif one.rm_type and not reward.custom_rm_path:
-            _try(f"{where}: rm_type", _check_grader, replace(reward, rm_type=one.rm_type))
-        if one.custom_generate_function_path:
-            _try(f"{where}: custom_generate_function_path", _check_generate, one.custom_generate_function_path)
+        if dataset.custom_rm_path:
+            _try(f"{where}: custom_rm_path", _check_reward, dataset.custom_rm_path, settings)
+        elif dataset.rm_type and not reward.custom_rm_path:
+            _try(f"{where}: rm_type", _check_grader, replace(reward, rm_type=dataset.rm_type))
+        if dataset.custom_generate_function_path:
+            _try(f"{where}: custom_generate_function_path", _check_generate, dataset.custom_generate_function_path)
     for path in rollout.rollout_sample_hook_path:
         _try("--rollout-sample-hook-path", _check_hook, path)
 
@@ -204,7 +203,7 @@ def _check_source(path: str) -> None:
     if inspect.isclass(make):
         samples = getattr(make, "get_samples", None)
         if not callable(samples):
-            raise PlugPointError(f"{path} has no get_samples(num_samples): a source of prompts is asked for them by it")
+            raise PlugPointError(f"{path} has no method get_samples(num_samples): a source of prompts needs it")
         check_call(samples, "(self, num_samples)", 2)
         if callable(load := getattr(make, "load", None)):
             check_call(load, "(self, rollout_id)", 2)
@@ -235,8 +234,8 @@ def _check_data(settings: TrainSettings) -> None:
     if data.prompt_data and not data.data_source_path:
         _try("--prompt-data", check_first_rows, data)
         _try("--prompt-data", _check_row_graders, data, settings)
-    for name, one in evaluation.sets().items():
-        where, rows = evaluation.where(name), eval_data(one, data)
+    for name, dataset in evaluation.sets().items():
+        where, rows = evaluation.where(name), eval_data(dataset, data)
         _try(where, check_first_rows, rows)
         _try(where, _check_row_graders, rows, settings)
     if settings.debug.load_debug_rollout_data:
@@ -244,7 +243,7 @@ def _check_data(settings: TrainSettings) -> None:
 
 
 def _check_row_graders(data: DataSettings, settings: TrainSettings) -> None:
-    """Whether the first rows can be graded by whom they, or the run, name."""
+    """Check that the first rows can be graded by the graders that they or the run name."""
     from slime_events.loop.prompts.source import first_rows
     from slime_events.plugins.rewards.dispatch import metadata_check
 
@@ -262,18 +261,18 @@ def _check_dump(pattern: str) -> None:
     try:
         first = Path(pattern.format(rollout_id=0))
     except (KeyError, IndexError, ValueError) as error:
-        raise InvalidValue(f"{pattern} is no path with {{rollout_id}} in it: {error}") from error
+        raise InvalidValue(f"{pattern} is not a path with {{rollout_id}} in it: {error}") from error
     if not first.is_file():
-        raise DataError(f"{first} is not there: give the path of slime's dumps, with {{rollout_id}} for the step")
+        raise DataError(f"{first} does not exist: give the path of slime's dumps, with {{rollout_id}} for the step")
 
 
 def _check_archive(settings: TrainSettings) -> None:
-    """Draw from the archive once, as the conductor will."""
+    """Draw from the archive once, as the conductor does."""
     from slime_events.analysis.query import samples_where
     from slime_events.loop.conductor.plan import make_plan
     from slime_events.loop.prompts.archived_prompts import archived_prompts
 
-    steps = settings.rollout.num_rollout or 1  # --num-epoch is not counted yet, and of no consequence here
+    steps = settings.rollout.num_rollout or 1  # --num-epoch is not resolved yet, and does not matter here
     plan = make_plan(replace(settings.rollout, num_rollout=steps), settings.evaluation, settings.trainer)
     asyncio.run(archived_prompts(settings.data, samples_where, samples=plan.samples, ahead=plan.ahead))
 
@@ -290,7 +289,7 @@ def _check_gateway(settings: TrainSettings) -> None:
 
 
 def _check_folders(settings: TrainSettings) -> None:
-    """Each folder or store that a new run will write, and the checkpoint that it begins with."""
+    """Check each folder or store that a new run writes, and the checkpoint that it begins with."""
     run, trainer = settings.run, settings.trainer
     _try("--runs-dir", _check_writable, run.runs_dir)
     for flag, url in (("--archive-url", run.archive_url), ("--blob-url", run.blob_url), ("--save", trainer.save)):
@@ -305,7 +304,7 @@ def _check_folders(settings: TrainSettings) -> None:
 
 
 def _check_servers(settings: TrainSettings) -> None:
-    """Each server of somebody else."""
+    """Check that each external server accepts connections."""
     run = settings.run
     ray = None if run.ray_address in ("auto", "local") else run.ray_address
     grader = None if settings.debug.debug_train_only else settings.reward.rm_url
@@ -315,7 +314,7 @@ def _check_servers(settings: TrainSettings) -> None:
 
 
 def _check_writable(url: str) -> None:
-    """A folder of this machine may be there or be made; of a store it is known how to reach it."""
+    """Check that a local folder can be created or written, or that there is a client for a store."""
     scheme, _, rest = url.rpartition("://")
     if scheme not in ("", "file"):
         try:
@@ -324,35 +323,35 @@ def _check_writable(url: str) -> None:
             raise InvalidValue(f"{url} cannot be opened: {error}") from error
         return
     folder = Path(rest).absolute()
-    above = next(one for one in (folder, *folder.parents) if one.exists() or one.is_symlink())
+    above = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
     if not above.is_dir():
         raise InvalidValue(f"{url} cannot be a folder: {above} is a file")
     if not os.access(above, os.W_OK | os.X_OK):
-        raise InvalidValue(f"{url} cannot be written: {above} belongs to somebody else")
+        raise InvalidValue(f"{url} cannot be written: you have no permission for {above}")
 
 
 def _check_unused(url: str, run: str) -> None:
-    """Otherwise the run would append to the archive of another run of that name."""
+    """Check that there is no archive of another run of this name, to which the run would append."""
     from storage.archive.reader import ArchiveReader
 
     if last := ArchiveReader(url, run).last:
         raise InvalidValue(
-            f"{url}/{run} holds the archive of a run of that name, to position {last}: choose another name with --run"
+            f"{url}/{run} holds the archive of another run, to position {last}: choose another name with --run"
         )
 
 
 def _check_checkpoint(folder: str) -> None:
     path = Path(folder)
     if not (path / "trainer.json").is_file() and not (path / "config.json").is_file():
-        there = "is not there" if not path.exists() else "is neither a trainer checkpoint nor a Hugging Face folder"
+        problem = "does not exist" if not path.exists() else "is neither a trainer checkpoint nor a Hugging Face folder"
         raise InvalidValue(
-            f"--load {folder} {there}: leave --load out to begin with --hf-checkpoint, or give one of "
-            "<run>/checkpoints or the folder of a model (`slime-events resume` goes on with an interrupted run)"
+            f"--load {folder} {problem}: leave --load out to begin with --hf-checkpoint, or give a folder in "
+            "<run>/checkpoints or the folder of a model (to continue an interrupted run, use `slime-events resume`)"
         )
 
 
 def _knock(urls: str) -> None:
-    """One address of those with commas has to take a connection."""
+    """Check that one of the addresses, which commas separate, accepts a connection."""
     addresses = [_address(url.strip()) for url in urls.split(",")]
     reasons = []
     for host, port in addresses:
@@ -362,7 +361,7 @@ def _knock(urls: str) -> None:
             reasons.append(f"{host}:{port} {error.strerror or error}")
         else:
             return
-    raise InvalidValue(f"nobody answers at {urls} ({', '.join(reasons)}): start that server, or mend the address")
+    raise InvalidValue(f"no server replies at {urls} ({', '.join(reasons)}): start it, or correct the address")
 
 
 def _address(url: str) -> tuple[str, int]:
@@ -370,7 +369,7 @@ def _address(url: str) -> tuple[str, int]:
         parts = urlsplit(url if "://" in url else f"//{url}")
         host, port = parts.hostname, parts.port or PORTS.get(parts.scheme)
     except ValueError as error:
-        raise InvalidValue(f"{url} is no address: {error}") from error
+        raise InvalidValue(f"{url} is not an address: {error}") from error
     if not host or not port:
-        raise InvalidValue(f"{url} is no address: give host:port")
+        raise InvalidValue(f"{url} is not an address: give host:port")
     return host, port

@@ -1,4 +1,4 @@
-"""`RefusalWatch`: prompts that a run has refused, counted by reason for the person who watches it."""
+"""`RefusalWatch`: report the prompts that a run has refused, counted by reason."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from storage.log import Readable
 
 
 class RefusedPrompts:
-    """A fold of prompt.rejected. A row that is refused in each epoch is one row, and refused in each draw."""
+    """A fold of prompt.rejected. A row that is refused again in each epoch counts as one row and as several draws."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self._rows: set[tuple[str, str, int, str]] = set()
@@ -22,11 +22,11 @@ class RefusedPrompts:
             self.apply(event)
 
     def __len__(self) -> int:
-        """Rows, lines and prompts from outside."""
+        """Return the number of refused rows, lines and prompts from outside."""
         return len(self._rows)
 
     def apply(self, event: Event) -> bool:
-        """Fold one event in; whether it is one of them."""
+        """Fold one event in, and return whether it is a refusal."""
         if not isinstance(event, PromptRejected):
             return False
         self.draws += 1
@@ -37,15 +37,16 @@ class RefusedPrompts:
         return True
 
     def text(self, submitted: int, folder: RunFolder) -> str:
-        """One sentence. submitted: prompts of training that were taken."""
-        rows = "" if self.draws == len(self) else f", {len(self)} rows of them"
-        where = f"`slime-events tail {folder.named} --type prompt.rejected --no-follow` names each"
+        """Return a sentence about the refusals. submitted: number of accepted training prompts."""
+        rows = "" if self.draws == len(self) else f", from {len(self)} rows"
+        where = f"list them with `slime-events tail {folder.named} --type prompt.rejected --no-follow`"
         return f"{self.draws} of {self.draws + submitted} prompts refused{rows}: {self._reasons} ({where})"
 
 
 class RefusalWatch:
-    """It reports the refused prompts of the first draw that has any, and then each tenfold. before: the run's state
-    until now, whose refused prompts have been reported.
+    """Reports refused prompts after the first draw that has any, and then whenever their number has grown tenfold.
+
+    before: the run's state until now, whose refused prompts have been reported.
     """
 
     def __init__(self, folder: RunFolder, before: RunState) -> None:
@@ -53,7 +54,7 @@ class RefusalWatch:
         self._submitted, self._next = before.counts.prompts_submitted, 1
 
     def apply(self, event: Event) -> str | None:
-        """Fold one event in; a sentence where it is news, once the rest of the draw is there too."""
+        """Fold one event in, and return a sentence if it is news. Waits for the rest of the draw."""
         if self._refused.apply(event):
             return None
         if isinstance(event, PromptSubmitted):
@@ -67,7 +68,7 @@ class RefusalWatch:
 
 
 async def refused_prompts(log: Readable, state: RunState, folder: RunFolder) -> str | None:
-    """The sentence about a whole run; None where nothing was refused. Raises StorageError."""
+    """Return a sentence about a whole run, or None if it has refused no prompts. Raises StorageError."""
     if not state.counts.prompts_rejected:
         return None
     events = [recorded.envelope.event async for recorded in log.read(1, of_type(log.run, "prompt.rejected"))]

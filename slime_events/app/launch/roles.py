@@ -1,4 +1,4 @@
-"""`Roles`: the processes that take part in a run, started all at once, and one of them again when it is gone."""
+"""`Roles`: the processes of a run, which start together and are started again when they are lost."""
 
 import asyncio
 import os
@@ -19,18 +19,18 @@ LOADER, DUMPER, FUNCTION = "loader", "dumper", "rollout-function"
 INBOX, GATEWAY, AGENTS, TINKER = "inbox", "gateway", "agents", "tinker"
 NICE = {TRAINER: TRAINS, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY, INBOX: TRAINS}
 RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
-"""Of a GPU that both share, as Ray places them: two ranks never fit on one GPU, which NCCL refuses."""
+"""Parts of a shared GPU, by which Ray places processes. Two ranks never fit on one GPU, because NCCL refuses that."""
 LATER = (TRAINER, GRADER, ARCHIVIST, DUMPER, INBOX)
 HEAD_START_S = 2.0 if len(os.sched_getaffinity(0)) < 8 else 0.0
-"""Where cores are few, the conductor's process and the engines' have them to themselves for a moment: the first prompts
-wait for the conductor, the first tokens for an engine, and nothing for these before there are rollouts. Niceness does
-not do as well: a process has it once it runs our code, and the imports of Ray before that are what is in the way.
+"""Seconds by which the roles in `LATER` start later, on a machine with few cores. The first prompts wait for the
+conductor, the first tokens for an engine, and nothing waits for the other roles before there are rollouts. Niceness
+does not help: a process gets it when it runs our code, after the expensive imports of Ray.
 """
 GONE = "its process is gone (killed, out of memory, or crashed)"
 
 
 class Roles:
-    """tasks: by role, what its process comes to. Serve replaces lost engines; any other role is `start`ed again."""
+    """The roles of a run. Ray Serve replaces lost engines; the supervisor starts any other lost role again."""
 
     def __init__(self, cluster: Cluster, settings: TrainSettings, address: RunAddress) -> None:
         self._cluster, self._settings, self._address = cluster, settings, address
@@ -40,9 +40,10 @@ class Roles:
         self._stopping: set[str] = set()
         self._late: dict[str, asyncio.Future[Any]] = {}
         self.tasks: dict[str, asyncio.Future[Any]] = {}
+        """Result of each role's process, by role."""
 
     def start_all(self) -> None:
-        """All roles, those of `LATER` after a moment: each waits in the log for what it needs of the others."""
+        """Start all roles, those in `LATER` a moment later. Each role waits for the log."""
         engines = () if self._settings.debug.debug_train_only else (ENGINES,)
         for role in (*engines, *self._classes):
             if role in LATER and HEAD_START_S:
@@ -53,10 +54,10 @@ class Roles:
     async def _start_late(self, role: str) -> None:
         await asyncio.sleep(HEAD_START_S)
         del self._late[role]
-        self.start(role)  # from here on `tasks` has the role's own
+        self.start(role)  # replaces this task in `tasks`
 
     def start(self, role: str) -> None:
-        """Start a role, after whatever is left of the one before it was ended."""
+        """Start a role, and end the processes of its previous start."""
         for actor in self._actors.pop(role, ()):
             self._cluster.kill(actor)
         self._starts[role] = self._starts.get(role, 0) + 1
@@ -68,7 +69,7 @@ class Roles:
             self.stop(role)
 
     def stop(self, role: str) -> None:
-        """Ask the conductor, and any after it, for a clean end of the run, or the archivist for one of its work."""
+        """Ask the conductor to end the run in order, or the archivist to finish, now and after later starts."""
         self._stopping.add(role)
         if (late := self._late.pop(role, None)) is not None:
             late.cancel()
@@ -78,9 +79,9 @@ class Roles:
             actor.stop.remote()
 
     def let_go(self) -> None:
-        """Before Ray ends: nobody is called any more, not even by a signal that comes late, and nobody's end is news.
+        """Forget all actors before Ray ends, so that a late signal calls none of them.
 
-        A role's error that nobody asks for would be printed as asyncio does it, below what ended the run.
+        Marks the errors of roles as retrieved; otherwise asyncio would print them below the reason of the run's end.
         """
         self._actors.clear()
         for task in self._late.values():
@@ -89,8 +90,8 @@ class Roles:
             task.add_done_callback(error_of)
 
     def _serve(self) -> None:
-        """Until the replicas run. What is lost later is Serve's to replace."""
-        from serve_apps.deployment import rollout_app  # Ray Serve: half a second, for which no other role waits
+        """Deploy the engines, and return when the replicas run. Ray Serve replaces replicas that are lost later."""
+        from serve_apps.deployment import rollout_app  # imports Ray Serve: half a second that no other role waits for
         from serve_apps.generate.function import generate_setup
 
         app = rollout_app(
@@ -103,7 +104,7 @@ class Roles:
         self._cluster.serve(app, f"rollout-{self._address.run}")
 
     def _run(self, role: str) -> Any:
-        """The call of a role's actor. Rank 0 of a trainer and its peers cannot go on without each other."""
+        """Call a role's actor, and return Ray's reference. The ranks of a trainer start together."""
         cls = self._classes[role]
         arguments: list[Any] = [self._address] if cls is ArchivistActor else [self._address, self._settings]
         if cls is TrainerActor:
@@ -118,11 +119,11 @@ class Roles:
         return self._actor(cls, role).run.remote(*arguments)
 
     def _actor(
-        self, cls: type, role: str, name: str = "", *args: Any, gpus: float | None = None, rank: int | None = None
+        self, cls: type, role: str, name: str = "", *args: object, gpus: float | None = None, rank: int | None = None
     ) -> Any:
         place = f"{name or role}-{self._address.run}-{self._starts[role]}"
         env = rank_variables(self._settings.trainer) if role == TRAINER else None
-        here = role in (GATEWAY, AGENTS)  # its address is one of this machine
+        here = role in (GATEWAY, AGENTS)  # its address belongs to this machine
         nice = 0 if gpus else NICE.get(role, 0)
         actor = self._cluster.actor(cls, place, *args, gpus=gpus, nice=nice, env=env, here=here, rank=rank)
         self._actors.setdefault(role, []).append(actor)
@@ -130,7 +131,7 @@ class Roles:
 
 
 def gpus_of_an_engine(settings: TrainSettings) -> float:
-    """Of an engine's replica."""
+    """Return the GPUs of an engine's replica."""
     engine = settings.engine
     if engine.device != "cuda":
         return 0.0
@@ -138,7 +139,7 @@ def gpus_of_an_engine(settings: TrainSettings) -> float:
 
 
 def gpus_of_a_rank(settings: TrainSettings) -> float | None:
-    """None where there are none to hide from it."""
+    """Return the GPUs of a trainer's rank; None if the machine has none to hide from it."""
     engine = settings.engine
     if engine.device != "cuda":
         return 0.0 if engine.device == "cpu" else None
@@ -146,9 +147,9 @@ def gpus_of_a_rank(settings: TrainSettings) -> float | None:
 
 
 def _classes_of(settings: TrainSettings) -> dict[str, type]:
-    """By role. What few runs have is imported for those alone: the first decision of a run waits for its launcher.
+    """Return the actor class of each role. Rare roles are imported only if used, as a run waits for its launcher.
 
-    The conductor is the first, as Ray starts few processes at a time and the others' imports take long.
+    The conductor is first, because Ray starts few processes at a time and the other roles take long to import.
     """
     debug, data = settings.debug, settings.data
     classes: dict[str, type] = {CONDUCTOR: ConductorActor, TRAINER: TrainerActor}
@@ -191,14 +192,14 @@ def _classes_of(settings: TrainSettings) -> dict[str, type]:
 
 
 def is_lost(error: BaseException | None) -> bool:
-    """Whether a process is gone, which another can make good; anything else would happen again."""
+    """Whether a process is gone, so that a new one can continue. Any other error would happen again."""
     from ray.exceptions import RayActorError
 
     return isinstance(_cause(error), RayActorError | RankLost)
 
 
 def reason_of(error: BaseException | None) -> str:
-    """The user's line of an actor's error: the cause that Ray wraps, without its remote traceback."""
+    """Return the message of an actor's error: the cause that Ray wraps, without its remote traceback."""
     from ray.exceptions import RayActorError
 
     cause = _cause(error)
@@ -210,7 +211,7 @@ def reason_of(error: BaseException | None) -> str:
 
 
 def error_of(task: asyncio.Future[Any]) -> BaseException | None:
-    """What ended a role badly; None where it runs, or has ended well."""
+    """Return the error of a role; None if it is running or has ended well."""
     if not task.done():
         return None
     return asyncio.CancelledError() if task.cancelled() else task.exception()

@@ -5,8 +5,8 @@
                      -> conductor, grader, archivist, trainer (Ray actors), engines (Ray Serve)
                      -> follow the log until run.finished | run.failed -> summary.json
 
-The launcher holds no state: it starts processes, watches the log and their ends, and reports. A resumed run goes on
-from its log alone.
+The launcher holds no state: it starts processes, watches them and the log, and reports. A resumed run continues from
+its log alone.
 """
 
 import asyncio
@@ -58,15 +58,15 @@ from storage.object_store import ObjectFolder
 STOPS = (signal.SIGINT, signal.SIGTERM)
 STOP_DEADLINE_S = 120.0
 FAILED = ".failed"
-"""Folder beside the runs: for each name of an empty run, the process logs of the last one."""
+"""Folder beside the runs with process logs: for each name, those of the last failed run that made nothing."""
 MADE = ("rollout.completed", "group.rejected", "step.committed", "prompt.offered")
 
 
 class Launch:
-    """One incarnation of a run, from start to summary. Use it once.
+    """One incarnation of a run, from start to summary. Use an instance once.
 
-    resumes: the record of the run to resume, in its `folder`; None for a new one. branched: the branch point of a new
-    run; None for the base checkpoint.
+    resumes: record of the run to resume, in its `folder`; None for a new run. branched: branch point of a new run; None
+    for the base checkpoint.
     """
 
     def __init__(
@@ -92,37 +92,38 @@ class Launch:
         self._has_begun = False
 
     def run_to_end(self) -> dict[str, Any]:
-        """`run` in an event loop of its own. KeyboardInterrupt where a signal ended it at once."""
+        """Call `run` in a new event loop. Raises KeyboardInterrupt if a signal ended the run at once."""
         try:
             return asyncio.run(self.run())
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
 
     async def run(self) -> dict[str, Any]:
-        """Run to the end; the summary. Raises a SlimeEventsError with the reason in one sentence."""
+        """Run to the end, and return the summary. Raises a SlimeEventsError with the reason."""
         trainer = self._settings.trainer
         Architecture.read(trainer.hf_checkpoint).check_flags(trainer.megatron)
         is_empty, access = False, self._settings.run.file_access
         with limited_files(access), holding(self._folder) as before, self._stopping():
             if close_to_others(self._folder.path, access):
-                self._view.note(f"note: every user could read {self._folder.path}: --file-access says who may now")
+                self._view.note(f"note: every user could read {self._folder.path}; now --file-access applies")
             try:
                 if self._branched is not None:
                     from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
 
-                    # Before anything of the run exists: a branch that cannot begin leaves nothing behind.
+                    # Before anything of the run exists, so that a branch that cannot begin leaves nothing behind.
                     checkpoints = trainer.save or str(self._folder.checkpoints)
                     await put_branch_checkpoint(self._branched, self._settings, checkpoints, note=self._view.note)
                     self._seconds["beginning"] = time.perf_counter() - self._begun
-                # Nothing heavy starts before the log answers.
+                # Nothing heavy starts before the log replies.
                 run, new = self._settings.run, self._resumes is None
-                made: dict[str, Any] = {"replicas": run.nats_replicas, "archive_url": run.log_leaves_for}
-                async with self._server.log(before, create=new, **made) as (address, log):
+                async with self._server.log(
+                    before, create=new, replicas=run.nats_replicas, archive_url=run.log_leaves_for
+                ) as (address, log):
                     self._seconds["nats"] = time.perf_counter() - self._begun
                     try:
                         await self._launch(log, address)
                     except SlimeEventsError:
-                        # Whether the run is empty is asked once nobody writes to its log any more.
+                        # Checked here, when no role writes to the log any more.
                         is_empty = self._has_begun and self._folder.is_ours and await is_empty_run(log)
                         if is_empty:
                             await clear_stores(log, self._settings)
@@ -142,8 +143,8 @@ class Launch:
             await check_absent(log)
         if self._settings.run.log_keep_steps is not None and not log.lets_go:
             raise ImpossibleCombination(
-                f"the log of run {log.run} was made to keep everything: --log-keep-steps can be given only when a run "
-                "is started, or restored from its archive"
+                f"--log-keep-steps cannot be set for run {log.run}, whose log keeps all events: set it when a run is "
+                "started or restored from its archive"
             )
         async with present(log), self._running_cluster() as (cluster, starting):
             worker = Participant(log, LAUNCHER)
@@ -154,8 +155,8 @@ class Launch:
             self._has_begun = True
             if (where := self._settings.run.tinker) is not None:
                 self._view.note(client_words(self._folder, where))
-            await asyncio.shield(starting)  # what is being started can be stopped only once it is there
-            self._heed_signals()  # Ray takes SIGTERM for a crash: it prints stacks, and aborts at a second one
+            await asyncio.shield(starting)  # Ray can be stopped only after it has started
+            self._handle_signals()  # Ray's own handler treats SIGTERM as a crash: it prints stacks, and then aborts
             await self._place(cluster)
             check_cancelled()
             self._roles = Roles(cluster, self._settings, self._address(server, incarnation))
@@ -171,14 +172,14 @@ class Launch:
     @contextlib.asynccontextmanager
     async def _running_cluster(self) -> AsyncIterator[tuple[Cluster, asyncio.Task[None]]]:
         cluster = Cluster(self._settings.run.ray_address, self._folder.ray_token)
-        # Ray's processes end with the thread that has started them: one of asyncio's stays.
+        # Ray's processes end with the thread that has started them; asyncio's threads stay.
         starting = asyncio.create_task(asyncio.to_thread(self._start, cluster))
         try:
             yield cluster, starting
         finally:
-            starting.add_done_callback(lambda task: error_of(task))  # it is no news any more
+            starting.add_done_callback(lambda task: error_of(task))  # marks a late error as retrieved
             if not await ended_within(STOP_DEADLINE_S, cluster.stop):
-                self._view.note(f"Ray did not stop within {STOP_DEADLINE_S:.0f} s: end what is left of it by hand")
+                self._view.note(f"Ray did not stop within {STOP_DEADLINE_S:.0f} s: end its processes by hand")
 
     def _start(self, cluster: Cluster) -> None:
         begun = time.perf_counter()
@@ -186,7 +187,7 @@ class Launch:
         self._seconds["ray"] = time.perf_counter() - begun
 
     async def _place(self, cluster: Cluster) -> None:
-        """Refuse a run whose GPUs are not there, before anything takes one; then keep those of its ranks."""
+        """Refuse a run that has too few GPUs, then reserve the GPUs of its ranks."""
         settings, needs = self._settings, Needs.of(self._settings)
         check_count(settings.engine.device, needs, cluster.nodes)
         if not needs.ranks or not (share := gpus_of_a_rank(settings)):
@@ -194,7 +195,7 @@ class Launch:
         if split := await asyncio.to_thread(cluster.place_ranks, needs, share):
             self._view.note(
                 f"note: {split} of {needs.ranks // needs.together} groups of {needs.together} tensor parallel ranks "
-                "are on several machines, as not all have room on one: each of their layers waits for the network"
+                "are on several machines, as they do not fit on one: each of their layers waits for the network"
             )
 
     def _address(self, server: NatsAddress, incarnation: Incarnation) -> RunAddress:
@@ -217,15 +218,15 @@ class Launch:
 
     @contextlib.contextmanager
     def _stopping(self) -> Iterator[None]:
-        """While inside, SIGINT and SIGTERM end the run in order: what has been started is stopped, nothing stays."""
-        self._heed_signals()
+        """While inside, let SIGINT and SIGTERM end the run in order, with all of its processes."""
+        self._handle_signals()
         try:
             yield
         finally:
             for number in STOPS:
                 asyncio.get_running_loop().remove_signal_handler(number)
 
-    def _heed_signals(self) -> None:
+    def _handle_signals(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         for number in STOPS:
@@ -236,7 +237,7 @@ class Launch:
         if self._interrupts > 1 or self._roles is None:
             task.cancel()
             return
-        self._view.note("stopping: what is acked is in the log (Ctrl-C again to stop at once)")
+        self._view.note("stopping: all acked events are in the log (Ctrl-C again to stop at once)")
         self._roles.stop(CONDUCTOR)
 
     def _summarise(self, failure: str | None = None) -> dict[str, Any]:
@@ -257,19 +258,19 @@ class Launch:
 
 
 def client_words(folder: RunFolder, where: str) -> str:
-    """What a client of Tinker's SDK is to be told. The first one's key is made here, and shown this once."""
+    """Return the variables for a client of Tinker's SDK. Issues the first client's key, which is shown only once."""
     sources, (host, port) = Sources(folder.path), parse_listen(where, "--tinker")
     address = f"TINKER_BASE_URL=http://{f'[{host}]' if ':' in host else host}:{port}"
     if any(sources.rights(name).allows(Scope.TINKER) for name in sources.names):
-        return f"a client of Tinker's SDK finds this run with {address} and the key that it has"
+        return f"clients of Tinker's SDK connect with {address} and the key issued before"
     token = sources.issue("tinker", [Scope.TINKER])
-    return f"a client of Tinker's SDK finds this run with {address} TINKER_API_KEY=tml-{token}"
+    return f"clients of Tinker's SDK connect with {address} TINKER_API_KEY=tml-{token}"
 
 
 async def is_empty_run(log: JetStreamLog) -> bool:
     """Whether a failed run made nothing: no complete rollout, rejected group, committed step or prompt from outside.
 
-    False where the log does not answer.
+    False if the log does not reply.
     """
     try:
         if any([await log.last(of_type(log.run, kind)) for kind in MADE]):
@@ -281,11 +282,11 @@ async def is_empty_run(log: JetStreamLog) -> bool:
 
 
 async def clear_stores(log: JetStreamLog, settings: TrainSettings) -> None:
-    """Remove what an empty run has outside of its folder: its archive, and its log on a server of somebody else."""
+    """Remove what an empty run has outside its folder: its archive, and its log on the user's NATS server."""
     url, run = settings.run.archive_url, settings.run
-    with contextlib.suppress(SlimeEventsError):  # what is left then is of no use, and harms nobody
+    with contextlib.suppress(SlimeEventsError):  # the rest is harmless
         if url:
-            # run.started has the same id in every run of that name, and other bytes.
+            # run.started has the same id in every run of a name, but different bytes.
             archived = await asyncio.to_thread(lambda: next(ArchiveReader(url, log.run).read(), None))
             started = await anext(log.read(), None)
             if archived and started and archived.data == started.data:
@@ -295,9 +296,9 @@ async def clear_stores(log: JetStreamLog, settings: TrainSettings) -> None:
 
 
 def discard_folder(folder: RunFolder) -> Path | None:
-    """Remove what a launcher has put into the run's folder; the new place of the process logs, if there are any.
+    """Remove the launcher's files from the run's folder, and return the new folder of its process logs, if any.
 
-    Other files in the folder stay, and the folder with them. The logs may be the only place with the full reason.
+    Keeps other files. The process logs are moved, as they may be the only place with the full reason of a failure.
     """
     kept = None
     if folder.logs.is_dir() and any(file.stat().st_size for file in folder.logs.iterdir()):

@@ -1,7 +1,7 @@
-"""The first event of an incarnation, run.started or run.resumed, appended by one launcher alone; and its failure.
+"""Append the first event of an incarnation, run.started or run.resumed, for one launcher alone; and its run.failed.
 
-The file lock on a run's folder separates two launchers on one machine. On two machines with one NATS the log does: of
-two equal events appended at once it keeps one, and its producer is the launcher.
+On one machine, the file lock of a run's folder admits one launcher. On two machines with one NATS server, the log does:
+if two launchers append the same event, the log keeps one event, and its producer is the launcher.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ PARTS = ("slime-events", "torch", "sglang", "megatron-core", "ray", "transformer
 async def announce_start(
     worker: Participant, settings: TrainSettings, folder: RunFolder, branched: Branched | None
 ) -> Incarnation:
-    """Begin a new run. branched: where it goes on from, if not from its base checkpoint. Raises RunIsOn."""
+    """Begin a new run. branched: the weight version to begin with; None for the base checkpoint. Raises RunIsOn."""
     log = worker.log
     if held := await log.position():
-        raise RunIsOn(f"NATS holds a log of run {log.run} already, with {held} events: choose another name with --run")
+        raise RunIsOn(f"NATS already holds a log of run {log.run}, with {held} events: choose another name with --run")
     files = await asyncio.to_thread(read_prompt_files, settings)
     started = RunStarted(settings=msgspec.to_builtins(settings), branched=branched, prompt_files=files, **_made_by())
-    _write(settings, folder)  # before the append: a run that was started must be found
+    _write(settings, folder)  # before the append, so that a started run always has its folder
     (since,) = await worker.append([started])
     await _check_first(worker)
     return Incarnation(since=since)
@@ -46,7 +46,7 @@ async def announce_start(
 async def announce_resume(
     worker: Participant, record: RunRecord, settings: TrainSettings, folder: RunFolder
 ) -> Incarnation:
-    """Go on from `record` with these settings. Raises RunIsOn where another was first, RunHasEnded."""
+    """Continue from `record` with these settings. Raises RunIsOn if another launcher was first, RunHasEnded."""
     log, number = worker.log, record.incarnation
     files = await asyncio.to_thread(read_prompt_files, settings)
     changed = changes(record.settings, settings)
@@ -56,9 +56,9 @@ async def announce_resume(
     except Conflict as error:
         last = await log.last(_subject(worker))
         if last is not None and isinstance(last.envelope.event, RunFinished | RunFailed):
-            raise RunHasEnded(f"run {log.run} came to its end just now, without its launcher") from error
+            raise RunHasEnded(f"run {log.run} has just ended without its launcher") from error
         raise RunIsOn(
-            f"run {log.run} was resumed by another launcher just now: `slime-events tail {log.run}` follows it"
+            f"another launcher has just resumed run {log.run}: follow it with `slime-events tail {log.run}`"
         ) from error
     await _check_first(worker)
     _write(settings, folder)
@@ -69,7 +69,10 @@ async def announce_resume(
 async def announce_failure(
     worker: Participant, role: str, reason: str, *, at_events: int | None = None, waited_for: str | None = None
 ) -> None:
-    """Say why an incarnation failed, unless its log does not answer or it has ended. at_events: else the log's."""
+    """Append why an incarnation failed, unless its log does not reply or it has ended.
+
+    at_events: number of events; None for the log's. waited_for: what the run was waiting for.
+    """
     assert worker.incarnation is not None
     with contextlib.suppress(StorageError, TimeoutError):
         async with asyncio.timeout(FAIL_DEADLINE_S):
@@ -85,14 +88,14 @@ def _subject(worker: Participant) -> str:
 
 def _write(settings: TrainSettings, folder: RunFolder) -> None:
     folder.settings.write_text(to_toml(settings))
-    folder.summary.unlink(missing_ok=True)  # of the incarnation before: this one has not ended yet
+    folder.summary.unlink(missing_ok=True)  # the summary of the previous incarnation
 
 
 async def _check_first(worker: Participant) -> None:
     last = await worker.log.last(_subject(worker))
     if last is None or last.envelope.producer != worker.id:
         run = worker.log.run
-        raise RunIsOn(f"run {run} was launched by another launcher just now: `slime-events tail {run}` follows it")
+        raise RunIsOn(f"another launcher has just started run {run}: follow it with `slime-events tail {run}`")
 
 
 def _made_by() -> dict[str, Any]:
@@ -100,7 +103,7 @@ def _made_by() -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    """Versions by part; `missing` where one is not installed."""
+    """Return versions of Python and packages; `missing` for a package that is not installed."""
     return {"python": platform.python_version(), "machine": platform.machine()} | {p: _version(p) for p in PARTS}
 
 

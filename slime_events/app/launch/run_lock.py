@@ -1,4 +1,4 @@
-"""`holding`: one launcher per run folder, kept by the kernel: a lock that ends with its holder, however it ends."""
+"""`holding`: allow one launcher per run folder, by a file lock that the kernel releases when its holder ends."""
 
 import contextlib
 import fcntl
@@ -7,26 +7,28 @@ import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
+from schemas.doc import doc
 from schemas.errors import RunIsOn
 from slime_events.core.run.run_folder import RunFolder
 from storage.file_lock import is_locked
 
 MARK = "SLIME_EVENTS_LAUNCH"
-"""All processes of a launch inherit this variable: it identifies what a killed launcher has left."""
+"""Environment variable that all processes of a launch inherit: it identifies processes that a killed launcher left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a run. mark: the value of MARK in the environment of everything that it starts, new at each launch."""
+    """The launcher that holds a run."""
 
     pid: int
-    mark: str
+    mark: Annotated[str, doc("Value of MARK in the environment of its processes, new at each launch")]
 
 
 @contextlib.contextmanager
 def holding(folder: RunFolder) -> Iterator[Holder | None]:
-    """Hold the run while inside; gives the holder before, which is gone. Raises RunIsOn where another holds it."""
+    """Hold the run while inside. Yields the previous holder, which has ended. Raises RunIsOn if another holds it."""
     folder.path.mkdir(parents=True, exist_ok=True)
     file = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -35,8 +37,8 @@ def holding(folder: RunFolder) -> Iterator[Holder | None]:
         except BlockingIOError:
             now = _read(file)
             raise RunIsOn(
-                f"run {folder.run} is on" + (f", launched by process {now.pid}" if now else "") + ": wait for its end, "
-                "or stop it"
+                f"run {folder.run} is running" + (f", launched by process {now.pid}" if now else "") + ": wait until "
+                "it ends, or stop it"
             ) from None
         before, mine = _read(file), Holder(os.getpid(), secrets.token_hex(16))
         os.truncate(file, 0)
@@ -54,12 +56,12 @@ def holding(folder: RunFolder) -> Iterator[Holder | None]:
 
 
 def is_held(folder: RunFolder) -> bool:
-    """Whether a launcher holds the run now."""
+    """Whether a launcher on this machine holds the run now."""
     return is_locked(folder.lock)
 
 
 def holder_of(folder: RunFolder) -> Holder | None:
-    """The launcher that holds the run now."""
+    """Return the launcher that holds the run now, if any."""
     if not is_held(folder):
         return None
     with folder.lock.open() as file:

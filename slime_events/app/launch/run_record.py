@@ -1,8 +1,9 @@
-"""`RunRecord`: a run's own events, read from its log, and which settings a resumed run may change."""
+"""`RunRecord`: a run's own events, read from its log, and the settings that a resumed run may change."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from schemas.doc import doc
 from schemas.errors import InvalidValue, RunNotFound
 from schemas.runs import FinishReason, PromptFile, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
@@ -14,7 +15,7 @@ from slime_events.core.run.run_settings import differences, flag_of, settings_in
 from storage.log import Readable, Recorded
 
 Changes = dict[str, dict[str, Any]]
-"""Component to field to new value."""
+"""New values by component and field."""
 
 MAY_CHANGE = {
     "run": (
@@ -33,58 +34,56 @@ MAY_CHANGE = {
     "gateway": RunGatewaySettings.__struct_fields__,
     "agents": ("agent_command", "agent_env", "agent_concurrency", "agent_timeout"),
 }
-"""Settings that do not change what is trained: how long, how patiently, on what hardware, watched by whom."""
+"""Settings that do not affect what is trained: number of steps, time limits, hardware, loggers and access."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """started, resumed: the run's own events. last: the newest of them, ends included. steps: committed so far,
-    those of a branch's parent included.
-    """
+    """A run's past incarnations."""
 
     started: RunStarted
     resumed: tuple[RunResumed, ...]
-    last: Recorded
-    steps: int
+    last: Annotated[Recorded, doc("Newest of the run's own events, including its ends")]
+    steps: Annotated[int, doc("Committed steps, including those of a branch's parent")]
 
     @property
     def first(self) -> int:
-        """The version that the run begins with: 0, or the version that it branched off from."""
+        """Weight version that the run begins with: 0, or the version that it branched off from."""
         return self.started.branched.version if self.started.branched else 0
 
     @property
     def incarnation(self) -> int:
-        """The number of the next incarnation."""
+        """Number of the next incarnation."""
         return len(self.resumed) + 1
 
     @property
     def has_finished(self) -> bool:
-        """Whether it ended with all its steps."""
+        """Whether the run ended with all its steps."""
         end = self.last.envelope.event
         return isinstance(end, RunFinished) and end.reason is FinishReason.ALL_STEPS
 
     def is_over(self, steps: int | None) -> bool:
-        """Whether it has finished, and has as many steps as it is to have."""
+        """Whether the run has finished and has at least `steps` steps."""
         return self.has_finished and steps is not None and self.steps >= steps
 
     @property
     def prompt_files(self) -> dict[str, PromptFile]:
-        """What is known of its prompt files, by path: as its newest incarnation saw each."""
+        """The run's prompt files by path, as the newest incarnation read each of them."""
         events: tuple[RunStarted | RunResumed, ...] = (self.started, *self.resumed)
         return {file.path: file for event in events for file in event.prompt_files or ()}
 
     @property
     def settings(self) -> TrainSettings:
-        """The settings in force."""
+        """The run's current settings."""
         return settings_in_force((self.started, *self.resumed))
 
 
 async def read_run_record(log: Readable) -> RunRecord:
-    """Read the record from the log. Raises RunNotFound where the log does not begin with run.started."""
+    """Read the record from the log. Raises RunNotFound if the log does not begin with run.started."""
     events = [recorded async for recorded in log.read(1, about(log.run, "run", "run"))]
     if not events or not isinstance(started := events[0].envelope.event, RunStarted):
         raise RunNotFound(
-            f"the log of run {log.run} does not say that it was started: start it with slime-events train"
+            f"the log of run {log.run} does not begin with run.started: start the run with slime-events train"
         )
     resumed = tuple(r.envelope.event for r in events if isinstance(r.envelope.event, RunResumed))
     newest = await log.last(of_type(log.run, "step.committed"))
@@ -95,7 +94,7 @@ async def read_run_record(log: Readable) -> RunRecord:
 
 
 def changes(before: TrainSettings, after: TrainSettings) -> Changes:
-    """What differs, field by field."""
+    """Return the fields that differ, with their new values."""
     changed: Changes = {}
     for difference in differences(before, after):
         changed.setdefault(difference.component, {})[difference.field] = difference.after
@@ -103,14 +102,14 @@ def changes(before: TrainSettings, after: TrainSettings) -> Changes:
 
 
 def check_changes(changed: Changes, steps: int) -> None:
-    """Raises InvalidValue naming what a resumed run may not change. steps: committed so far."""
+    """Raise InvalidValue that names the settings which a resumed run may not change. steps: committed so far."""
     wrong = [f for component, fields in changed.items() for f in fields if f not in MAY_CHANGE.get(component, ())]
     if wrong:
         allowed = sorted(flag_of(f) for fields in MAY_CHANGE.values() for f in fields)
         raise InvalidValue(
-            f"{', '.join(map(flag_of, wrong))}: a run that goes on cannot change what it trains; it may change "
-            f"{', '.join(allowed)}. Start another run for the rest."
+            f"{', '.join(map(flag_of, wrong))} cannot change in a resumed run, which must train the same way; it may "
+            f"change {', '.join(allowed)}. Start another run for other changes."
         )
-    wanted = changed.get("rollout", {}).get("num_rollout")
-    if wanted is not None and wanted < steps:
-        raise InvalidValue(f"--num-rollout {wanted}: {steps} steps are committed already, and stay.")
+    target = changed.get("rollout", {}).get("num_rollout")
+    if target is not None and target < steps:
+        raise InvalidValue(f"--num-rollout {target} is too small: {steps} steps are committed already.")

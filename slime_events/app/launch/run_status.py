@@ -1,4 +1,4 @@
-"""`RunStatus`: the status of a run, from its log and from whether a launcher has it now."""
+"""`RunStatus`: the status of a run, from its log and from whether a launcher is running."""
 
 import enum
 
@@ -16,7 +16,7 @@ from storage.open_log import URL_FILE
 
 
 class RunStatus(enum.StrEnum):
-    """UNENDED: an archive whose last event is no end. It cannot say whether the run is on."""
+    """Status of a run. UNENDED: an archive without the run's end, which cannot show whether the run is running."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -27,18 +27,21 @@ class RunStatus(enum.StrEnum):
 
 
 MEANINGS = {
-    RunStatus.RUNNING: "a launcher is on",
-    RunStatus.FINISHED: "all steps",
-    RunStatus.INTERRUPTED: "stopped in order before its last step; `slime-events resume {run}` goes on",
-    RunStatus.FAILED: "`slime-events resume {run}` goes on once the cause is gone",
-    RunStatus.KILLED: "no launcher is on, and its log has no end; `slime-events resume {run}` goes on",
-    RunStatus.UNENDED: "the archive ends before the run does; it cannot say whether the run is on now",
+    RunStatus.RUNNING: "its launcher is running",
+    RunStatus.FINISHED: "all steps are trained",
+    RunStatus.INTERRUPTED: "stopped in order before its last step; continue it with `slime-events resume {run}`",
+    RunStatus.FAILED: "once the cause is fixed, continue it with `slime-events resume {run}`",
+    RunStatus.KILLED: "it has no launcher, and its log has no end; continue it with `slime-events resume {run}`",
+    RunStatus.UNENDED: "the archive has no end of the run, and does not show whether the run is still running",
 }
-"""Each in words; `{run}` is to be filled in."""
+"""Explanation of each status; `{run}` is a placeholder."""
 
 
 def status_of(last: Event | None, launched: bool | None) -> RunStatus:
-    """last: the newest of a run's own events. launched: whether a launcher is on; None where that cannot be known."""
+    """Return a run's status.
+
+    last: the newest of the run's own events. launched: whether a launcher is running; None if unknown.
+    """
     if isinstance(last, RunFinished):
         return RunStatus.FINISHED if last.reason is FinishReason.ALL_STEPS else RunStatus.INTERRUPTED
     if isinstance(last, RunFailed):
@@ -49,19 +52,19 @@ def status_of(last: Event | None, launched: bool | None) -> RunStatus:
 
 
 async def read_status(opened: OpenedRun) -> RunStatus:
-    """Of an opened run, now. Raises StorageError."""
+    """Return the current status of an opened run. Raises StorageError."""
     launched = None if opened.folder is None else await is_launched(opened.folder, opened.log)
     return status_of(await last_run_event(opened.log), launched)
 
 
 async def last_run_event(log: Readable) -> Event | None:
-    """The newest of a run's own events."""
+    """Return the newest of a run's own events."""
     last = await log.last(about(log.run, "run", "run"))
     return last.envelope.event if last else None
 
 
 async def is_launched(folder: RunFolder, log: Readable) -> bool:
-    """Whether a launcher is on: on this machine by the lock of the folder, on another by an answer over NATS."""
+    """Whether a launcher is running: on this machine by the folder's lock, on another by its reply over NATS."""
     if is_held(folder):
         return True
     if not (folder.path / URL_FILE).is_file() or not isinstance(log, JetStreamLog):

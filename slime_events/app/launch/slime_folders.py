@@ -1,7 +1,7 @@
-"""`as_in_slime`: folders that slime's launch scripts name, which are not there or hold Megatron's own checkpoints.
+"""`as_in_slime`: drop folders in slime's launch scripts that are missing or hold checkpoints in Megatron's format.
 
-Such a script has `--ref-load MODEL_torch_dist`, which slime's tool makes of `--hf-checkpoint MODEL`, and one folder as
-`--load` and `--save`, which is empty at the first start. Both say in another way: begin with the model.
+Such a script has `--ref-load MODEL_torch_dist`, which slime's tool makes from `--hf-checkpoint MODEL`. It has the same
+folder as `--load` and `--save`, which is empty at the first start. Both mean that the run begins with the model.
 """
 
 from pathlib import Path
@@ -11,18 +11,18 @@ from msgspec.structs import replace
 from slime_events.core.config.settings import TrainSettings
 
 CONVERTED = "_torch_dist"
-"""What slime's documentation adds to the name of a model that was converted."""
+"""Suffix of a converted model's name in slime's documentation."""
 
 
 def as_in_slime(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
-    """The settings without these folders, and a sentence for each. Others stay: what cannot be read is refused."""
+    """Return the settings without these folders, and a sentence for each of them."""
     trainer, notes = settings.trainer, list[str]()
     model = trainer.hf_checkpoint
     for name in ("ref_load", "load"):
         path = getattr(trainer, name)
         if path and _is_converted(path, model):
             trainer = replace(trainer, **{name: None})
-            notes.append(f"{name} {path} is not read: it is {model} in Megatron's format, and {model} is there itself.")
+            notes.append(f"{name} {path} is ignored: it is {model} in Megatron's format, and the run reads {model}.")
     if trainer.load and trainer.save and _same(trainer.load, trainer.save) and not _holds_any(Path(trainer.load)):
         notes.append(f"load {trainer.load} holds no checkpoint yet, so the run begins with {model}, as in slime.")
         trainer = replace(trainer, load=None)
@@ -33,8 +33,8 @@ def _is_converted(path: str, model: str) -> bool:
     return bool(model) and _same(path, model.rstrip("/") + CONVERTED) and not Path(path, "config.json").exists()
 
 
-def _same(one: str, other: str) -> bool:
-    return Path(one).absolute() == Path(other).absolute()
+def _same(first: str, second: str) -> bool:
+    return Path(first).absolute() == Path(second).absolute()
 
 
 def _holds_any(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""`sparkline`: numbers as a curve of one line."""
+"""`sparkline`: numbers as a curve in one line of text."""
 
 import itertools
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:
-    """One bar per value, or per mean of neighbours where there are more than `width`, from the least to the most."""
+    """Return one bar per value; if there are more than `width` values, one bar per mean of neighbours."""
     if not values:
         return ""
     count = min(width, len(values))

@@ -1,7 +1,7 @@
-"""`Supervisor`: follows a run's log and its roles to their ends; restarts what died, fails what cannot go on.
+"""`Supervisor`: follow a run's log and its roles to their ends, restart lost roles, fail a run that cannot continue.
 
-A role whose process is gone is started again: all that it held is in the log. A role that ends with a reason of its own
-would do so again, and fails the run.
+A role whose process is gone is started again, because its whole state is in the log. A role that ends with an error
+would end with the same error again, so it fails the run.
 """
 
 import asyncio
@@ -43,22 +43,23 @@ LAUNCHER = "launcher"
 END_DEADLINE_S = 60.0
 ARCHIVE_DEADLINE_S = 10.0
 CONDUCTOR_GRACE_S = 60.0
-"""The conductor has the same deadline for the run's progress. It has this much longer to start and to report."""
+"""Seconds that the conductor, which has the same deadline for the run's progress, gets in addition to start and report.
+"""
 ARCHIVE_LATE_S = 60.0
-"""More than --archive-seconds, after which a person is told."""
+"""Seconds in addition to --archive-seconds after which a late archive is reported."""
 LEAST_FREE_BYTES = 16 * 1024 * 1024
 LOOK_S = 0.5
 READ_S = 0.25
-"""Between looks at the log: a person watches, and no step waits for that."""
+"""Seconds between reads of the log. Only a person watches, and no step waits for it."""
 START_TRIES = 2
 FOREIGN = 10
-"""Foreign records that are named one by one."""
+"""Number of foreign records that are reported one by one."""
 FILTERED = 10
-"""Groups that a filter drops before it is reported: a filter is there to drop some."""
+"""Number of groups dropped by a filter before the first report: a filter is expected to drop some."""
 
 
 class Supervisor:
-    """worker: the launcher's, of the incarnation that is watched."""
+    """Watches one incarnation of a run. worker: the launcher's participant in it."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Supervisor:
         self._over = False
 
     async def watch(self) -> None:
-        """Until the run has finished and its roles have ended. Raises a SlimeEventsError that says why it failed."""
+        """Watch until the run has finished and its roles have ended. Raises a SlimeEventsError with the reason."""
         await self._restore()
         await self._say_refused()
         try:
@@ -95,18 +96,18 @@ class Supervisor:
         if state.phase is RunPhase.FAILED:
             await self._end(state.failure)
         if state.phase is not RunPhase.FINISHED:
-            raise TrainerError(f"run {state.run} was resumed by another launcher: this one ends, the run goes on there")
+            raise TrainerError(f"another launcher has resumed run {state.run}, which continues there: this one ends")
         await self._await_roles()
 
     async def _say_refused(self) -> None:
-        """Which prompts of the run were refused until now, at the start of a resumed run and at the end of any."""
-        with contextlib.suppress(StorageError, TimeoutError):  # a sentence is not worth a long wait
+        """Report the prompts that the run has refused until now, after a resumption and at the end."""
+        with contextlib.suppress(StorageError, TimeoutError):  # not worth a long wait
             async with asyncio.timeout(FAIL_DEADLINE_S):
                 if text := await refused_prompts(self._worker.log, self._progress.state, self._folder):
                     self._view.note(text)
 
     async def _restore(self) -> None:
-        """Take in the past, which takes long only where no snapshot is there; who dies meanwhile is started again."""
+        """Fold the past, which takes long only without a snapshot, and restart roles that die meanwhile."""
         restoring = asyncio.create_task(self._keeper.restore(self._progress, self._worker.log))
         try:
             while not restoring.done():
@@ -140,7 +141,7 @@ class Supervisor:
                 if not follower.caught_up:
                     continue
                 if not self._over:
-                    await self._tell_lost(self._processes.gone())
+                    await self._append_lost(self._processes.gone())
                 if has_begun:
                     self._view.tick(self._progress, self._settings.rollout.num_rollout or 0)
                 if late := self._archive.late(time.monotonic()):
@@ -151,7 +152,7 @@ class Supervisor:
 
     def _take(self, recorded: Recorded, *, is_news: bool) -> None:
         if self._over and is_news:
-            return  # such as an engine that loads the last weights only now: the summary is of the run up to its end
+            return  # e.g. an engine loads the last weights: the summary covers the run up to its end
         line = self._progress.apply(recorded)
         event = recorded.envelope.event
         self._over = self._worker.is_over(self._over, event)
@@ -162,32 +163,35 @@ class Supervisor:
             if warning := disagreement(line):
                 self._view.note(warning)
         self._processes.apply(event)
-        archived = self._archive.apply(event, time.monotonic())
-        said = _said_of(event, self._folder)
-        refused = self._refusals.apply(event)
-        rejected, zeros = self._rejections.apply(event), self._zeros.apply(event)
-        for news in (refused, rejected, zeros, self._engines.apply(event), archived, said):
+        for news in (
+            self._refusals.apply(event),
+            self._rejections.apply(event),
+            self._zeros.apply(event),
+            self._engines.apply(event),
+            self._archive.apply(event, time.monotonic()),
+            _news_of(event, self._folder),
+        ):
             if news:
                 self._view.note(news)
 
     async def _check_room(self) -> None:
-        """While the last of the disk is left, so that the log still takes the reason. NATS on a full disk is silent."""
+        """Fail the run before the disk is full, so that the log can still store the reason."""
         free = shutil.disk_usage(self._folder.path).free
         if free < LEAST_FREE_BYTES:
-            reason = f"{self._folder.path} has {free >> 20} MB free: make room, what is acked is in the log"
+            reason = f"{self._folder.path} has {free >> 20} MB free: free some space; all acked events are in the log"
             await self._fail(LAUNCHER, reason, NoSpace)
 
     def _new_stall(self) -> Stall:
         return Stall(self._settings.rollout.rollout_deadline + CONDUCTOR_GRACE_S, 2 * LOOK_S, time.monotonic())
 
     async def _check_conductor(self) -> None:
-        """It fails a run that does not move on. Where it does not, it hangs itself."""
+        """Fail the run if it makes no progress and its conductor, which should fail it first, hangs."""
         state = self._progress.state
         excused = Outsiders.of(self._settings).are_waited_for(state, self._plan)
         idle = self._stall.seconds(state.moved, time.monotonic(), excused=excused)
         if idle is not None and not self._over:
             waited_for = waits_for(state, self._plan)
-            reason = f"no progress for {idle:.0f} s while waiting for {waited_for}, and it does not say so: it hangs"
+            reason = f"no progress for {idle:.0f} s while waiting for {waited_for}, and the conductor hangs"
             await self._fail(CONDUCTOR, reason, waited_for=waited_for)
 
     async def _check_roles(self) -> None:
@@ -197,72 +201,76 @@ class Supervisor:
                 continue
             if not is_lost(error):
                 if self._over:
-                    return  # the log says why the run has ended, or `_await_roles` will
+                    return  # the log has the reason why the run ended, or `_await_roles` reports it
                 await self._fail(role, reason_of(error))
             await self._start_again(role, reason_of(error))
 
     async def _start_again(self, role: str, reason: str) -> None:
         most = self._settings.run.max_deaths
         if not self._restarts.allows(role, self._progress.state.moved):
-            await self._fail(role, f"its process died {most} times and the run did not move on meanwhile: {reason}")
-        self._view.note(f"the {role} is lost: {reason}; another one takes its place")
+            await self._fail(role, f"its process died {most} times without progress of the run: {reason}")
+        self._view.note(f"the {role} is lost: {reason}; starting another one")
         self._roles.start(role)
         if role == CONDUCTOR:
             self._stall = self._new_stall()
-        worker = next((one.worker for one in reversed(self._progress.figures.workers) if one.role == role), None)
-        if worker is not None:
-            await self._tell_lost([WorkerLost(worker=worker, role=role, reason=shown_text(reason))])
+        joined = next((joined for joined in reversed(self._progress.figures.workers) if joined.role == role), None)
+        if joined is not None:
+            await self._append_lost([WorkerLost(worker=joined.worker, role=role, reason=shown_text(reason))])
 
-    async def _tell_lost(self, lost: Sequence[WorkerLost]) -> None:
-        """Each by itself: one that another participant was first to tell is refused."""
+    async def _append_lost(self, lost: Sequence[WorkerLost]) -> None:
+        """Append each event by itself: the log refuses an event that another participant has appended first."""
         for event in lost:
-            with contextlib.suppress(StorageError, TimeoutError):  # this event is not worth the run, nor a long wait
+            with contextlib.suppress(StorageError, TimeoutError):  # worth neither the run nor a long wait
                 async with asyncio.timeout(FAIL_DEADLINE_S):
                     await self._worker.append([event])
 
     async def _fail(
         self, role: str, reason: str, kind: type[SlimeEventsError] = TrainerError, *, waited_for: str | None = None
     ) -> NoReturn:
-        """End the run for what a role did: in the log, if it still answers, and here."""
+        """End the run because of a role: append run.failed if the log still replies, and raise."""
         state = self._progress.state
         if state.phase in (RunPhase.NEW, RunPhase.RUNNING):
             await announce_failure(self._worker, role, reason, at_events=state.events, waited_for=waited_for)
         await self._end(reason if role == LAUNCHER else f"the {role} ended: {reason}", kind)
 
     async def _end(self, failure: str, kind: type[SlimeEventsError] = TrainerError) -> NoReturn:
-        """Archive a failed run as far as it came, and raise."""
+        """Archive a failed run up to its end, and raise."""
         self._roles.stop(ARCHIVIST)
         await asyncio.wait([self._roles.tasks[ARCHIVIST]], timeout=ARCHIVE_DEADLINE_S)
         raise kind(f"run {self._settings.run.run} failed (logs in {self._folder.logs}): {failure}")
 
     async def _await_roles(self) -> None:
-        """All roles of a finished run to their ends. One that is lost on the way is started again, to end by itself."""
+        """Wait until all roles of a finished run have ended. A role that is lost meanwhile is started again."""
         until = time.monotonic() + END_DEADLINE_S
         while late := [role for role, task in self._roles.tasks.items() if not task.done()]:
             if behind := self._archive.late(time.monotonic()):
                 self._view.note(behind)
             if time.monotonic() > until:
-                rest = f": `slime-events archive {self._settings.run.run}` does the rest" if late == [ARCHIVIST] else ""
+                archive = f"`slime-events archive {self._settings.run.run}`"
+                rest = f": complete the archive with {archive}" if late == [ARCHIVIST] else ""
                 raise DeadlineExceeded(
-                    f"the run is over, but {', '.join(late)} did not end in {END_DEADLINE_S:.0f} s{rest}"
+                    f"the run is over, but {', '.join(late)} did not end within {END_DEADLINE_S:.0f} s{rest}"
                 )
             tasks = [self._roles.tasks[role] for role in late]
             await asyncio.wait(tasks, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             await self._check_roles()
         for role, task in self._roles.tasks.items():
             if error := error_of(task):
-                raise TrainerError(f"the run is over, but the {role} ended badly: {reason_of(error)}")
+                raise TrainerError(f"the run is over, but the {role} failed: {reason_of(error)}")
 
 
 class Restarts:
-    """A fold of deaths. most: deaths of one role between which the run did not move on that are one too many."""
+    """A fold of deaths of roles. most: deaths of one role without progress of the run that fail the run."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._deaths: dict[str, tuple[int, int]] = {}
 
     def allows(self, role: str, moved: int) -> bool:
-        """Fold a death in; whether to start the role again. moved: position of the newest event that moved the run."""
+        """Fold a death in, and return whether to start the role again.
+
+        moved: position of the newest event that was progress.
+        """
         count, before = self._deaths.get(role, (0, moved))
         count = count + 1 if moved == before else 1
         self._deaths[role] = count, moved
@@ -270,7 +278,7 @@ class Restarts:
 
 
 class EngineWatch:
-    """replicas: engines that the run asked for; each one that joins beyond them replaces one that is gone."""
+    """A fold that reports lost and replaced engines. replicas: engines of the run; others replace a lost one."""
 
     def __init__(self, replicas: int) -> None:
         self._replicas = replicas
@@ -278,41 +286,40 @@ class EngineWatch:
         self._lost: list[str] = []
 
     def apply(self, event: Event) -> str | None:
-        """Fold one event in; a sentence where it is news."""
+        """Fold one event in, and return a sentence if it is news."""
         if not isinstance(event, WorkerLost | WorkerJoined) or event.role != ROLE:
             return None
         if isinstance(event, WorkerLost):
             self._lost.append(event.reason)
             return f"{event.worker} is lost: {event.reason}"
         self._joined += 1
-        seconds = f"it took {sum(event.seconds.values()):.0f} s to start"
-        news = f"an engine was lost, and {event.worker} has joined in its place ({seconds})"
+        news = f"{event.worker} replaces a lost engine (started in {sum(event.seconds.values()):.0f} s)"
         return news if self._joined > self._replicas else None
 
     @property
     def hopeless(self) -> str | None:
-        """Why no engine will ever join: before one did, `START_TRIES` for each that was asked for have ended."""
+        """Why no engine can join: `START_TRIES` starts per replica have failed, and none has succeeded."""
         if self._joined or len(self._lost) < START_TRIES * self._replicas:
             return None
-        return f"{len(self._lost)} starts of an engine failed, the last one so: {self._lost[-1]}"
+        return f"{len(self._lost)} starts of an engine failed, the last of them with: {self._lost[-1]}"
 
 
 class ForeignWatch:
-    """A fold of records that are no events of the run. It names the first ones, and then each tenfold."""
+    """A fold of records that are not events of the run. Reports the first ones, then at each tenfold count."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def apply(self, record: ForeignRecord) -> str | None:
-        """Fold one in; a sentence where it is news."""
+        """Fold one record in, and return a sentence if it is news."""
         self._count += 1
         if self._count > FOREIGN and str(self._count).strip("0") != "1":
             return None
-        return f"foreign record {self._count}, folded as nothing: {describe(record)}"
+        return f"foreign record {self._count}, which has no effect: {describe(record)}"
 
 
 class ArchiveWatch:
-    """A fold. It reports an archive that is behind the log by `late_s` seconds, once, and when it has caught up."""
+    """A fold that reports, once, an archive that is `late_s` seconds behind the log, and when it has caught up."""
 
     def __init__(self, late_s: float) -> None:
         self._late_s = late_s
@@ -320,25 +327,29 @@ class ArchiveWatch:
         self._is_late = False
 
     def apply(self, event: Event, now: float) -> str | None:
-        """Fold one event in; a sentence where it is news. now: seconds of a clock that is never set."""
+        """Fold one event in, and return a sentence if it is news. now: seconds of a monotonic clock."""
         if not isinstance(event, ArchiveSealed):
             self._since = now if self._since is None else self._since
             return None
         behind, was_late = now - (now if self._since is None else self._since), self._is_late
         self._since, self._is_late = None, False
-        return f"the archive goes on: it was {behind:.0f} s behind" if was_late else None
+        return f"the archive has caught up: it was {behind:.0f} s behind" if was_late else None
 
     def late(self, now: float) -> str | None:
-        """A sentence where it has just become late."""
+        """Return a sentence if the archive has just become late."""
         if self._is_late or self._since is None or now - self._since < self._late_s:
             return None
         self._is_late = True
-        return f"the archive is {now - self._since:.0f} s behind, the log has it all: logs/archivist-*.log says why"
+        return (
+            f"the archive is {now - self._since:.0f} s behind; the log is complete. For the reason, see "
+            "logs/archivist-*.log"
+        )
 
 
 class RejectionWatch:
-    """It reports the first group that failed, and then each tenfold. before: the run's state until now; its reasons are
-    forgotten.
+    """Reports the first failed group, and then each time the count is tenfold.
+
+    before: the run's state until now, without its reasons.
     """
 
     def __init__(self, before: RunState) -> None:
@@ -349,7 +360,7 @@ class RejectionWatch:
         self._is_news()
 
     def apply(self, event: Event) -> str | None:
-        """Fold one event in; a sentence where it is news."""
+        """Fold one event in, and return a sentence if it is news."""
         if isinstance(event, GroupAccepted):
             self._accepted += 1
         if not isinstance(event, GroupRejected):
@@ -363,7 +374,7 @@ class RejectionWatch:
         return f"{counted}: {self._rejections.commonest()}"
 
     def _is_news(self) -> bool:
-        """Whether a threshold was reached; it is raised then."""
+        """Whether a threshold is reached; raises it then."""
         is_news = False
         while self._failed >= self._failed_next:
             self._failed_next, is_news = self._failed_next * 10, True
@@ -372,16 +383,17 @@ class RejectionWatch:
         return is_news
 
 
-def _said_of(event: Event, folder: RunFolder) -> str | None:
-    """Where the gateway is; and what is to be known of a trainer that took over and came to other bits."""
+def _news_of(event: Event, folder: RunFolder) -> str | None:
+    """Return the address of a gateway that joins, or the difference that a replacement trainer makes."""
     if isinstance(event, WorkerJoined) and event.role == GATEWAY:
-        token = f"`slime-events gateway {folder.named} --issue NAME` makes a source's token"
+        token = f"for a token of a source: `slime-events gateway {folder.named} --issue NAME`"
         return f"the gateway is at {event.facts['url']}; {token}"
     if not isinstance(event, TrainerRestored) or event.optimizer is Fidelity.EXACT:
         return None
     why = (
-        f"it is that of version {event.checkpoint}, as {event.skipped} steps are more than --max-retrained-steps"
+        f"it is the optimizer of version {event.checkpoint}, as {event.skipped} steps are more than "
+        "--max-retrained-steps"
         if event.skipped
-        else f"{event.differing} of {event.retrained} steps trained again came out with other bits than before"
+        else f"{event.differing} of {event.retrained} steps trained again gave different bits"
     )
-    return f"the trainer goes on from exactly version {event.version}, with an approximate optimizer: {why}"
+    return f"the trainer continues from exactly version {event.version}, with an approximate optimizer: {why}"

@@ -1,4 +1,4 @@
-"""What the launcher shows: `PlainView` prints lines, `LiveView` a picture that renews itself. `make_view` chooses."""
+"""Output of the launcher: `PlainView` prints lines, `LiveView` redraws a screen. `make_view` chooses one."""
 
 import sys
 import time
@@ -19,45 +19,45 @@ from slime_events.app.terminal import raw_stream, safe_stream
 from slime_events.core.state.run import RunState
 
 REFRESH_S = 0.25
-"""Seconds between two drawings at least: four a second cost well under one per cent of a core."""
+"""Least seconds between two drawings: four drawings per second take well under one per cent of a core."""
 CURVE = 40
-"""Steps, or means of neighbouring steps, in the reward curve."""
+"""Most steps, or means of neighbouring steps, in the reward curve."""
 EVALS = 4
 TURNS = 8
-"""Turns of agents whose ages are shown."""
+"""Most turns of agents whose ages are shown."""
 BAR = 24
 
 WaitsFor = Callable[[RunState], str]
 
 
 class View:
-    """Receives everything that a person may want to see, and decides what to show: nothing, where it does not say."""
+    """Receives the progress of a run. This base class shows nothing. steps: number of steps of the run."""
 
     def note(self, text: str) -> None:
-        """A sentence."""
+        """Show a message."""
 
     def begin(self, progress: Progress) -> None:
-        """The past of a resumed run, of which nothing is shown again."""
+        """Take the past of a resumed run, which is not shown again."""
 
     def step(self, line: StepLine, progress: Progress, steps: int) -> None:
-        """A step was committed."""
+        """Show a committed step."""
 
     def tick(self, progress: Progress, steps: int) -> None:
-        """Something happened."""
+        """Show the current state."""
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Finish the output."""
 
 
 def step_text(line: StepLine, progress: Progress, steps: int) -> str:
-    """One step in one line. The loss of a policy step says nothing; that of any other is what is followed."""
+    """Return a step in one line. The loss of a policy step has no meaning for a user, so it is not shown."""
     eta, loss = progress.eta_s(steps), 0.0 if "ppo_kl" in line.metrics else line.metrics.get("loss", 0.0)
-    said = f"loss {loss:.3f}  " if loss else ""
-    if "skipped" in line.metrics:  # a client's step: rewards, and how many there will be, are the client's to know
+    shown_loss = f"loss {loss:.3f}  " if loss else ""
+    if "skipped" in line.metrics:  # a client's step: only the client knows its rewards and the number of steps
         norm, skipped = line.metrics["grad_norm"], "  skipped" if line.metrics["skipped"] else ""
-        return f"step {line.step + 1}  {said}grad norm {norm:.3f}{skipped}  {line.seconds:.2f} s"
+        return f"step {line.step + 1}  {shown_loss}grad norm {norm:.3f}{skipped}  {line.seconds:.2f} s"
     return (
-        f"step {line.step + 1}/{steps}  {said}reward {line.reward:.3f}  accepted {line.accepted_share:.0%}  "
+        f"step {line.step + 1}/{steps}  {shown_loss}reward {line.reward:.3f}  accepted {line.accepted_share:.0%}  "
         f"length {line.mean_length:.1f}  {line.tokens_per_s:.0f} tok/s  staleness {line.staleness}  "
         f"{line.seconds:.2f} s  trainer idle {line.idle:.0%}" + (f"  ETA {eta:.0f} s" if eta is not None else "")
     )
@@ -90,7 +90,7 @@ class PlainView(View):
 
 
 class LiveView(View):
-    """Draws the newest state, at most every REFRESH_S. Notes stay above as plain lines."""
+    """Draws the newest state, at most every REFRESH_S seconds. Notes stay above it as plain lines."""
 
     def __init__(self, out: TextIO = sys.stderr, waits_for: WaitsFor | None = None) -> None:
         self._console = Console(file=raw_stream(out), highlight=False)
@@ -100,7 +100,7 @@ class LiveView(View):
         self._drawn = 0.0
         self._last: tuple[Progress, int] | None = None
         self._live.start()
-        # The picture has put streams of its own in the place of the standard ones, and they colour what is printed.
+        # `Live` has replaced the standard streams by its own, which colour text.
         sys.stdout, sys.stderr = map(safe_stream, (sys.stdout, sys.stderr))
 
     def note(self, text: str) -> None:
@@ -129,7 +129,7 @@ class LiveView(View):
 
 
 def screen(progress: Progress, steps: int, *, seconds: float, waits_for: WaitsFor | None = None) -> Group:
-    """The whole picture. seconds: since the command began."""
+    """Return the whole screen. seconds: time since the command began."""
     state = progress.state
     done = state.steps
     head = _text(f"{state.run}  {_bar(done, steps)}  step {done}/{steps}", style="bold")
@@ -137,7 +137,7 @@ def screen(progress: Progress, steps: int, *, seconds: float, waits_for: WaitsFo
     head.append(f"  {_time(seconds)}" + (f", {_time(eta)} to go" if eta is not None else ""), style="dim")
     parts: list[Text | Table] = [head]
     steps_shown = progress.figures.steps
-    of_client = bool(steps_shown) and "skipped" in steps_shown[-1].metrics  # whose rewards are the client's to know
+    of_client = bool(steps_shown) and "skipped" in steps_shown[-1].metrics  # only the client knows its rewards
     if (rewards := progress.figures.rewards) and not of_client:
         curve = f"reward {rewards[-1]:.3f}  {sparkline(rewards, CURVE)}  from {rewards[0]:.3f}"
         parts.append(Text(curve, style="green"))
@@ -152,7 +152,7 @@ def screen(progress: Progress, steps: int, *, seconds: float, waits_for: WaitsFo
 
 
 def _text(text: str, style: str = "") -> Text:
-    """For a terminal: names of runs, data sets and models may say anything."""
+    """Escape text for a terminal: names of runs, data sets and models may contain control characters."""
     return Text(terminal_text(text), style=style)
 
 
@@ -164,8 +164,9 @@ def _eval(done: EvalCompleted) -> str:
 
 
 def _agents(sessions: Collection[OpenSession], now: int) -> str:
-    """Open sessions and their turns under way, with the ages of the oldest."""
-    opened, begun = [one.opened_at for one in sessions], sorted(at for one in sessions for at in one.turns.values())
+    """Return open sessions and their open turns, with the ages of the oldest. now: UTC nanoseconds."""
+    opened = [session.opened_at for session in sessions]
+    begun = sorted(at for session in sessions for at in session.turns.values())
     ages = "  ".join(_time(max(0, now - at) / 1e9) for at in begun[:TURNS]) + (" ..." if len(begun) > TURNS else "")
     turns = f"  turns under way {len(begun)}, for {ages}" if begun else ""
     return f"agents  sessions open {len(opened)}, the oldest for {_time(max(0, now - min(opened)) / 1e9)}{turns}"
@@ -204,7 +205,7 @@ def _time(seconds: float) -> str:
 
 
 def make_view(plain: bool, waits_for: WaitsFor | None = None, out: TextIO | None = None) -> View:
-    """Lines with `plain` or without a terminal, else the live picture. out: stderr by default."""
+    """Return a plain view with `plain` or without a terminal, else a live view. out: stderr by default."""
     out = out or sys.stderr
     watched = out.isatty() and sys.stdout.isatty()
     return LiveView(out, waits_for) if watched and not plain else PlainView(out)

@@ -1,1 +1,1 @@
-"""Loggers: where the metrics of a run are written to, beside its log."""
+"""Loggers: write the metrics of a run to other programs, besides its log."""

@@ -1,4 +1,4 @@
-"""`open_loggers`: the loggers that a run's settings name, as far as their packages are installed."""
+"""`open_loggers`: open the loggers that a run's settings name."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from slime_events.core.config.settings import TrainSettings
 
 
 def logger_flags(settings: MetricsSettings) -> Iterator[str]:
-    """The flags of the loggers that write anything, `--use-` and the package that it needs."""
+    """Yield the `--use-` flags of the enabled loggers."""
     if settings.use_tensorboard:
         yield "--use-tensorboard"
     if wandb_mode(settings) != "disabled":
@@ -23,7 +23,7 @@ PACKAGES = {"--use-tensorboard": "tensorboard", "--use-wandb": "wandb", "--use-o
 
 
 def missing(settings: MetricsSettings) -> dict[str, str]:
-    """The flags of loggers whose package is not installed, with a sentence for each."""
+    """Return the flags of enabled loggers whose package is not installed, with a message for each."""
     return {
         flag: f"{flag} needs the package {PACKAGES[flag]}, which is not installed: pip install 'slime-events[{extra}]'"
         for flag in logger_flags(settings)
@@ -35,12 +35,12 @@ def missing(settings: MetricsSettings) -> dict[str, str]:
 def _is_installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # what it lies in
+    except ModuleNotFoundError:  # its parent package is missing
         return False
 
 
 def open_loggers(settings: TrainSettings, run: LoggedRun) -> list[Logger]:
-    """Ready to take the run's first row. Raises MissingPart, StoreUnavailable; OSError for folders."""
+    """Return loggers that expect the run's first row. Raises MissingPart, StoreUnavailable; OSError for folders."""
     if sentences := missing(settings.metrics):
         raise MissingPart("\n".join(sentences.values()))
     loggers: list[Logger] = []

@@ -1,7 +1,5 @@
 """`OtlpLogger`: a run's metrics as gauges, sent to an OpenTelemetry collector by OTLP over HTTP."""
 
-from typing import Any
-
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics.export import (
     Gauge,
@@ -26,10 +24,10 @@ SCOPE = "slime_events"
 
 
 class OtlpLogger:
-    """A point for each value, at its event's time. A later process sends the run's points again from the first on: they
-    are the same, and what keeps a gauge keeps its newest.
+    """Sends a point for each value, with the time of its event.
 
-    endpoint: as of `--otlp-endpoint`; None for OpenTelemetry's own variables (`OTEL_EXPORTER_OTLP_ENDPOINT`).
+    A later process sends the run's points again from the first: they are equal, and a gauge keeps its newest point.
+    endpoint: as in `--otlp-endpoint`; None for OpenTelemetry's own variables (`OTEL_EXPORTER_OTLP_ENDPOINT`).
     """
 
     def __init__(self, endpoint: str | None, run: LoggedRun) -> None:
@@ -44,10 +42,12 @@ class OtlpLogger:
         scope = ScopeMetrics(self._scope, metrics, schema_url="")
         sent = self._exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], schema_url="")]))
         if sent is not MetricExportResult.SUCCESS:
-            raise StoreUnavailable(f"{self.where} took no metrics: is it there, and does it take them (/v1/metrics)?")
+            raise StoreUnavailable(
+                f"{self.where} accepted no metrics: check that it is running and accepts them at /v1/metrics"
+            )
 
     def close(self) -> None:
         self._exporter.shutdown()
 
-    def _gauge(self, value: float, at: int) -> Any:
+    def _gauge(self, value: float, at: int) -> Gauge:
         return Gauge([NumberDataPoint(self._attributes, start_time_unix_nano=at, time_unix_nano=at, value=value)])

@@ -1,4 +1,4 @@
-"""`TensorBoardLogger`: a run's metrics as one event file for TensorBoard, written by TensorBoard's own writer."""
+"""`TensorBoardLogger`: write a run's metrics to one event file, with TensorBoard's own writer."""
 
 import os
 from collections import defaultdict
@@ -16,7 +16,7 @@ NANO = 1e-9
 
 
 def tensorboard_folder(settings: MetricsSettings, run: LoggedRun) -> Path:
-    """slime's folder where the variable TENSORBOARD_DIR or a flag says one, else the run's."""
+    """Return slime's folder if the variable TENSORBOARD_DIR or a flag names one, else a folder of the run."""
     if folder := os.environ.get("TENSORBOARD_DIR"):
         return Path(folder)
     if settings.tb_project_name is None and settings.tb_experiment_name is None:
@@ -25,9 +25,9 @@ def tensorboard_folder(settings: MetricsSettings, run: LoggedRun) -> Path:
 
 
 class TensorBoardLogger:
-    """The file takes the place of one that an earlier process wrote of the same run, so that no point is there twice.
+    """Writes points with the times of their events.
 
-    Points have the times of their events.
+    The file replaces the file that an earlier process wrote for the same run, so that no point appears twice.
     """
 
     def __init__(self, settings: MetricsSettings, run: LoggedRun) -> None:
@@ -37,7 +37,7 @@ class TensorBoardLogger:
         for older in folder.glob(f"events.out.tfevents.*{suffix}"):
             older.unlink()
         self._writer = EventFileWriter(str(folder), filename_suffix=suffix)
-        # A TensorBoard that has read the older file forgets its points.
+        # Makes a TensorBoard that has read the older file forget its points.
         start = SessionLog(status=SessionLog.START)
         self._writer.add_event(Event(wall_time=run.started * NANO, step=0, session_log=start))
 

@@ -1,4 +1,4 @@
-"""`WandbLogger`: a run's metrics as a run of Weights & Biases, with slime's names and axes."""
+"""`WandbLogger`: write a run's metrics to Weights & Biases, with slime's names and axes."""
 
 import shutil
 from pathlib import Path
@@ -14,14 +14,16 @@ from slime_events.app.loggers.logger import LoggedRun, wandb_mode
 from slime_events.core.config.settings import TrainSettings
 
 POSITION = "log/position"
-"""In each row the position of its event: W&B says at a resumption how far it has come."""
+"""Metric with the position of a row's event: at a resumption W&B returns the newest."""
 MARK = "slime-events"
-"""File in the folder of an offline W&B run: whose rows it holds."""
+"""Name of a file in the folder of an offline W&B run, with the id of the run that it logs."""
 
 
 class WandbLogger:
-    """Online it goes on behind the newest row that W&B has. Offline runs cannot go on: all rows are written anew, and
-    what earlier processes wrote of the same run is removed.
+    """Online, continues after the newest row that W&B has.
+
+    An offline W&B run cannot be continued: all rows are written again, and the offline run of an earlier process is
+    removed.
     """
 
     def __init__(self, settings: TrainSettings, run: LoggedRun) -> None:
@@ -31,8 +33,8 @@ class WandbLogger:
         folder.mkdir(parents=True, exist_ok=True)
         if mode == "offline":
             _remove_older(folder, run)
-        check_trusted(own.wandb_host or "")  # it gets the user's key
-        given = {"api_key": expand(own.wandb_key or ""), "base_url": own.wandb_host}
+        check_trusted(own.wandb_host or "")  # the host receives the user's key
+        access = {"api_key": expand(own.wandb_key or ""), "base_url": own.wandb_host}
         try:
             self._run = wandb.init(
                 entity=own.wandb_team,
@@ -44,10 +46,10 @@ class WandbLogger:
                 mode=mode,  # type: ignore[arg-type, unused-ignore]  # one of its choices
                 dir=str(folder),
                 config=msgspec.to_builtins(settings),
-                settings=wandb.Settings(console="off", **{key: value for key, value in given.items() if value}),
+                settings=wandb.Settings(console="off", **{key: value for key, value in access.items() if value}),
             )
         except (wandb.Error, OSError) as error:
-            raise StoreUnavailable(f"Weights & Biases cannot be written to: {error}") from error
+            raise StoreUnavailable(f"cannot write to Weights & Biases: {error}") from error
         self.where = str(self._run.settings.sync_dir if mode == "offline" else self._run.url)
         if mode == "offline":
             Path(self.where, MARK).write_text(run.id)

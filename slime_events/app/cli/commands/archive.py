@@ -1,4 +1,4 @@
-"""`slime-events archive`: bring a run's archive up to the end of its log, verify it, repair it."""
+"""`slime-events archive`: extend a run's archive to the end of its log, verify it, repair it."""
 
 import argparse
 import asyncio
@@ -14,7 +14,7 @@ from storage.payloads import blob_refs
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """Archive, or only verify. Damage that is not repaired is an error."""
+    """Archive, or only verify. Raises ArchiveDamaged for damage that is not repaired."""
     folder = find_run(arguments.run, arguments.runs_dir)
     url = arguments.url or folder.archive_url()
     if not arguments.verify or arguments.repair:
@@ -28,9 +28,11 @@ async def _archive(folder: RunFolder, url: str, *, repair: bool) -> None:
     async with open_run_log(folder.path, folder.log_name()) as log:
         if repair:
             for manifest in await repair_archive(log, url, log.run):
-                print(f"segment {manifest.segment}, positions {manifest.first} to {manifest.last}: made again")
+                print(f"segment {manifest.segment}, positions {manifest.first} to {manifest.last}: rebuilt")
         if url == folder.archive_url() and is_held(folder):
-            raise RunIsOn(f"run {log.run} is on, and its archivist writes {url}: give another URL, or wait for its end")
+            raise RunIsOn(
+                f"run {log.run} is running, and its archivist writes {url}: give another URL, or wait until it ends"
+            )
         blobs = blobs_to_archive(folder.blob_url(), url, folder.path)
         writer = await asyncio.to_thread(lambda: ArchiveWriter(url, log.run, blobs=blobs))
         sealed = len(writer.segments)
@@ -40,13 +42,13 @@ async def _archive(folder: RunFolder, url: str, *, repair: bool) -> None:
 
 
 def verified(url: str, run: str) -> str:
-    """Read the whole archive and every blob in it; the text of what was checked. Raises ArchiveDamaged."""
+    """Read the whole archive with every blob in it, and return a text about the checks. Raises ArchiveDamaged."""
     reader = ArchiveReader(url, run)
     if damaged := reader.damaged():
         which = ", ".join(f"{m.segment} (positions {m.first} to {m.last})" for m in damaged)
         raise ArchiveDamaged(
-            f"{reader.url}: {len(damaged)} of {len(reader.segments)} segments are missing or not what their manifests "
-            f"say: {which}. The same command with --repair makes them again from the log"
+            f"{reader.url}: {len(damaged)} of {len(reader.segments)} segments are missing or differ from their "
+            f"manifests: {which}. Use --repair to rebuild them from the log"
         )
     summary, (blobs, elsewhere) = reader.verify(), check_blobs(reader)
     foreign = f" and {summary.foreign:,} foreign records" if summary.foreign else ""
@@ -54,14 +56,17 @@ def verified(url: str, run: str) -> str:
     state = "closed: the run has finished" if summary.closed else "open: the run may continue"
     return "\n".join([
         f"{reader.url}: {held}, {state}",
-        "every segment has its sha256 and the chain that its manifest says, every manifest follows the one before, "
+        "every segment has the sha256 and the chain in its manifest, every manifest follows the one before, "
         "no position is missing",
-        f"{blobs} blobs are in the archive and have their sha256, {elsewhere} lie in the run's own blob store",
+        f"{blobs} blobs are in the archive and have their sha256, {elsewhere} are in the run's own blob store",
     ])  # fmt: skip
 
 
 def check_blobs(reader: ArchiveReader) -> tuple[int, int]:
-    """Blobs that are in the archive, each verified, and those that are not. Raises ArchiveDamaged."""
+    """Verify each blob in the archive. Returns the number of blobs in it, and of blobs elsewhere.
+
+    Raises ArchiveDamaged.
+    """
     refs = {ref for recorded in reader.read() for ref in blob_refs(recorded.envelope.event)}
     elsewhere = 0
     for ref in sorted(refs, key=lambda ref: ref.sha256):
@@ -70,5 +75,5 @@ def check_blobs(reader: ArchiveReader) -> tuple[int, int]:
         except BlobMissing:
             elsewhere += 1
         except BlobDamaged as error:
-            raise ArchiveDamaged(f"{error}: `slime-events archive` with another URL copies it again") from error
+            raise ArchiveDamaged(f"{error}: use `slime-events archive` with another URL to copy it again") from error
     return len(refs) - elsewhere, elsewhere

@@ -1,4 +1,4 @@
-"""`slime-events audit`: every check of a run's whole history. Exit code 0 where it is clean, 1 where it is not."""
+"""`slime-events audit`: check a run's whole history. Exit code 0 if it is clean, else 1."""
 
 import argparse
 import contextlib
@@ -22,7 +22,7 @@ from storage.payloads import fetch
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """1 where there is any finding."""
+    """Print the report; return 1 if there is any finding."""
     begun = time.perf_counter()
     where = arguments.run if arguments.archive is None else f"{arguments.archive.rstrip('/')}/{arguments.run}"
     if arguments.archive is not None or is_archive(where):
@@ -33,8 +33,8 @@ async def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         facts = msgspec.to_builtins(report) | {"clean": report.clean, "seconds": seconds}
         for check, checked in zip(facts["checks"], report.checks, strict=True):
-            for plain, finding in zip(check["findings"], checked.findings, strict=True):
-                plain["sentence"] = str(finding)
+            for values, finding in zip(check["findings"], checked.findings, strict=True):
+                values["sentence"] = str(finding)
         sys.stdout.write(json_text(facts))
     else:
         print(f"{report_text(report, arguments.most)}\n\n{_verdict(report, seconds)}")
@@ -52,9 +52,9 @@ async def _audit_run(folder: RunFolder, *, files: bool) -> Report:
 
 
 async def _audit_archive(where: str, *, files: bool) -> Report:
-    """The archived log and its blobs; without the run's folder there are no weights to check.
+    """Audit the archived log and its blobs. The weights are in the run's folder, so they are not checked.
 
-    Not through `open_run`, which raises for damage that belongs into the report.
+    `open_run` would raise for damage that belongs into the report.
     """
     reader = open_archive(where)
     log = ArchivedLog(reader, reader.run)
@@ -65,18 +65,18 @@ async def _audit_archive(where: str, *, files: bool) -> Report:
 
 
 async def _recorded(log: Readable) -> RecordedEnds | None:
-    """This run's rollouts in the logs of other runs."""
+    """Look up the reused rollouts in the logs of the runs that generated them; None if a log cannot be read."""
     try:
         return await recorded_ends(log)
     except SlimeEventsError as error:
-        print(f"recorded rollouts are not looked up: {error}", file=sys.stderr)
+        print(f"note: recorded rollouts are not checked: {error}", file=sys.stderr)
         return None
 
 
 async def _followed(log: Readable) -> Ledger | None:
-    """The ledger of the run whose rollouts this one trains on; None for no learner, or where that run is gone."""
+    """Read the ledger of the run whose rollouts a learner trains on; None for another run, or if that run is gone."""
     branched = None
-    with contextlib.suppress(SlimeEventsError):  # a damaged log, or one without run.started: the report says so
+    with contextlib.suppress(SlimeEventsError):  # damage, and a missing run.started, are in the report
         branched = await branched_of(log)
     if branched is None or not branched.follows:
         return None
@@ -84,7 +84,7 @@ async def _followed(log: Readable) -> Ledger | None:
         async with open_run(branched.where) as parent:
             return await read_ledger(parent.run, parent.log.read())
     except SlimeEventsError as error:
-        print(f"its rollouts are not looked at: {error}", file=sys.stderr)
+        print(f"note: the rollouts of its parent run are not checked: {error}", file=sys.stderr)
         return None
 
 

@@ -1,4 +1,4 @@
-"""`slime-events branch`: a new run that continues from a weight version of another, with other settings."""
+"""`slime-events branch`: start a new run from a weight version of another run, with other settings."""
 
 import argparse
 import asyncio
@@ -17,7 +17,7 @@ from slime_events.loop.prompts.prompt_files import check_prompt_files
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Branch off and train to the end; 130 where it was stopped before its last step."""
+    """Branch off and train to the end; return 130 if the run was stopped before its last step."""
     check_arguments(arguments)
     settings, branched = asyncio.run(_read_parent(arguments))
     folder = RunFolder.create(settings.run.runs_dir, settings.run.run, settings.run.file_access)
@@ -25,15 +25,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Raises InvalidValue for what is missing."""
+    """Raise InvalidValue for a missing argument."""
     if arguments.name is None:
-        raise InvalidValue("--run NAME is missing: a branch is a run of its own")
+        raise InvalidValue("--run NAME is missing: name the new run")
     if arguments.version is None:
-        raise InvalidValue("--from VERSION is missing: the weight version to begin with")
+        raise InvalidValue("--from VERSION is missing: name the weight version to begin with")
 
 
 async def _read_parent(arguments: argparse.Namespace) -> tuple[TrainSettings, Branched]:
-    """What the branch begins with. Nothing is written yet."""
+    """Return the settings and the beginning of the branch. Writes nothing."""
     version = arguments.version
     async with open_run(arguments.run, arguments.runs_dir or RUNS_DIR) as parent:
         branched = await read_point(parent.log, version, parent.where, fresh_optimizer=arguments.reset_optimizer)

@@ -1,4 +1,4 @@
-"""`slime-events demo`: a real run with all settings chosen; any flag of `train` changes them."""
+"""`slime-events demo`: a real run with preset settings, which any flag of `train` changes."""
 
 import argparse
 import asyncio
@@ -33,13 +33,13 @@ from storage.open_log import unread
 
 TINY = "tiny"
 TASKS = {TINY: "digits4", SMOLLM2: "arithmetic"}
-"""The demo's models, and what each learns."""
+"""The demo's models, and the task that each of them learns."""
 DEFAULT_RUNS = ("demo", SMOLLM2)
 DATA = "data"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the demo and print what was reached."""
+    """Run the demo and print its result."""
     check_arguments(arguments)
     settings = resolve(prepare(arguments))
     try:
@@ -49,54 +49,55 @@ def run(arguments: argparse.Namespace) -> int:
         raise
     if summary is None:
         return INTERRUPTED
-    known = {name: value for name, value in summary.items() if value is not None}
-    known |= {f"response_tokens_{end}": known[f"length_{end}"] for end in ("first", "last") if f"length_{end}" in known}
+    facts = {name: value for name, value in summary.items() if value is not None}
+    facts |= {f"response_tokens_{end}": facts[f"length_{end}"] for end in ("first", "last") if f"length_{end}" in facts}
     task = TASKS[arguments.model] if is_stock(settings, arguments.model) else None
-    known |= {"task": task, "sample": last_sample(summary["steps"], settings)}
-    # As typed in this shell: by name if it is on the PATH, else the file that was run (`make demo`).
+    facts |= {"task": task, "sample": last_sample(summary["steps"], settings)}
+    # As the user types it in this shell: by name if it is on the PATH, else the path of the script (`make demo`).
     command = "slime-events" if shutil.which("slime-events") else os.path.relpath(sys.argv[0])
     say("")
-    print(closing_words(known, command))
+    print(closing_words(facts, command))
     return 0
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Raises InvalidValue, ConfigError."""
+    """Raise InvalidValue or ConfigError for a wrong argument."""
     if arguments.flags and not arguments.flags[0].startswith("-"):
-        raise InvalidValue(f"{arguments.flags[0]}: the demo takes flags only (see --help)")
+        raise InvalidValue(f"{arguments.flags[0]} is no flag: the demo takes flags only (see --help)")
     if arguments.config is not None:
-        raise ConfigError("demo has settings of its own: change them by flags, or use slime-events train --config.")
+        raise ConfigError("demo takes no --config: change its settings with flags, or use slime-events train --config.")
     if arguments.model not in TASKS:
         raise InvalidValue(
-            f"--model {arguments.model}: the demo has {' and '.join(TASKS)}.{did_you_mean(arguments.model, TASKS)}"
+            f"--model {arguments.model} is unknown: the demo has {' and '.join(TASKS)}."
+            f"{did_you_mean(arguments.model, TASKS)}"
         )
 
 
 def prepare(arguments: argparse.Namespace) -> ParsedTrain:
-    """The settings of the demo under the flags, with its questions and its checkpoint in place.
+    """Write the demo's questions and checkpoint, and return its settings with the flags applied.
 
-    An earlier demo is removed only after these settings are checked in a temporary folder. Raises ConfigError where
-    they cannot start or another run has the name, MissingPart where the pretrained model is not installed.
+    Checks the settings in a temporary folder before it removes an earlier demo. Raises ConfigError if the settings
+    cannot start or another run has the name, MissingPart if the pretrained model is not installed.
     """
     steps = () if arguments.steps is None else ("--num-rollout", arguments.steps)
     flags, nowhere = (*arguments.flags, *steps), Path(DATA)
     run = with_flags(_stock(arguments.model, nowhere, nowhere), flags).settings.run
     folder = RunFolder(run.runs_dir, run.run)
 
-    def made(data: Path) -> ParsedTrain:
-        """The settings, with the demo's questions written into `data`."""
+    def write(data: Path) -> ParsedTrain:
+        """Write the demo's questions into `data` and return the settings."""
         tiny = arguments.model == TINY
         return with_flags(prepare_demo(data) if tiny else prepare_smollm2(data, _checkpoint(folder)), flags)
 
     check_room(folder, force=arguments.force)
     with tempfile.TemporaryDirectory() as elsewhere:
-        trial = made(Path(elsewhere)).settings
+        trial = write(Path(elsewhere)).settings
         require_paths(trial)
         check_start(trial)
         resolve_epochs(trial)
     make_room(folder, force=arguments.force)
     with limited_files(run.file_access):
-        return made(folder.path / DATA)
+        return write(folder.path / DATA)
 
 
 def _stock(model: str, data: Path, checkpoint: Path) -> TrainSettings:
@@ -104,38 +105,40 @@ def _stock(model: str, data: Path, checkpoint: Path) -> TrainSettings:
 
 
 def _checkpoint(folder: RunFolder) -> Path:
-    """Of the pretrained model, for all runs beside `folder`."""
+    """Return the folder of the pretrained model, which all runs beside `folder` share."""
     return folder.path.parent / ".models" / SMOLLM2
 
 
 def with_flags(base: TrainSettings, flags: Sequence[str]) -> ParsedTrain:
-    """`base` under the flags. Batch sizes are derived again."""
+    """Apply flags to `base`. Batch sizes are derived again."""
     trainer = replace(base.trainer, global_batch_size=None, num_steps_per_rollout=None)
     text = to_toml(replace(base, trainer=trainer))
     return parse_train(["--config", "the demo's settings", *flags], read=lambda _: text)
 
 
 def _clear(folder: RunFolder) -> None:
-    """Remove the questions of a run that did not start and left no settings."""
+    """Remove the questions of a run that did not start and so has no settings."""
     if not folder.settings.exists():
         shutil.rmtree(folder.path / DATA, ignore_errors=True)
-        with contextlib.suppress(OSError):  # it is not empty
+        with contextlib.suppress(OSError):  # the folder is not empty
             folder.path.rmdir()
 
 
 def check_room(folder: RunFolder, *, force: bool) -> None:
-    """Raises ConfigError where the folder holds a run that may not be removed: one that is no demo, that is on or is
-    read, or, without --force, one with a name of its own or whose launcher was killed.
+    """Raise ConfigError if the folder holds a run that may not be removed.
+
+    These are another run than a demo, and a demo that is running or being read. Without --force also a demo with a
+    name that the user chose, and a demo whose launcher was killed.
     """
     if not folder.settings.exists():
         return
     rename = "choose another name with --run"
     other = f"{rename}, or remove {folder.path}"
     if not _is_demo(folder):
-        raise ConfigError(f"{folder.path} holds a run that is no demo: {other}")
+        raise ConfigError(f"{folder.path} holds a run that is not a demo: {other}")
     server = NatsServer.attach(folder.nats)
     if is_held(folder):
-        raise ConfigError(f"run {folder.run} is on: wait for its end, or {rename}")
+        raise ConfigError(f"run {folder.run} is running: wait until it ends, or {rename}")
     try:
         with unread(folder.path):
             pass
@@ -143,29 +146,29 @@ def check_room(folder: RunFolder, *, force: bool) -> None:
         raise ConfigError(f"{error}: wait, or {rename}") from error
     if server is not None and not force:
         raise ConfigError(
-            f"run {folder.run} was killed, and its NATS server {server.pid} lives: `slime-events resume` continues "
-            f"it, --force replaces it, or {other}"
+            f"run {folder.run} was killed, and its NATS server (process {server.pid}) is still running: continue it "
+            f"with `slime-events resume`, replace it with --force, or {other}"
         )
     if not force and folder.run not in DEFAULT_RUNS:
         raise ConfigError(
-            f"{folder.path} holds an earlier demo: --force replaces it, or choose another name with --run"
+            f"{folder.path} holds an earlier demo: replace it with --force, or choose another name with --run"
         )
 
 
 def make_room(folder: RunFolder, *, force: bool) -> None:
-    """Remove an earlier demo, with the server that a killed launcher of it left. Raises as `check_room`."""
+    """Remove an earlier demo, and the NATS server that its killed launcher left. Raises as `check_room`."""
     check_room(folder, force=force)
     if not folder.settings.exists():
         return
-    say(f"note: the earlier demo in {folder.path} is replaced.")
-    with unread(folder.path):  # a reader would start the server again, in a folder that is going
+    say(f"note: replacing the earlier demo in {folder.path}.")
+    with unread(folder.path):  # a reader would start the server again while the folder is removed
         if (server := NatsServer.attach(folder.nats)) is not None:
             asyncio.run(server.stop())
         shutil.rmtree(folder.path)
 
 
 def _is_demo(folder: RunFolder) -> bool:
-    """Whether its prompts are in the folder that a demo writes them to."""
+    """Whether the run's prompts are in the folder that a demo writes them to."""
     try:
         settings = tomllib.loads(folder.settings.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
@@ -175,7 +178,7 @@ def _is_demo(folder: RunFolder) -> bool:
 
 
 def is_stock(settings: TrainSettings, model: str) -> bool:
-    """Whether the task is the demo's: its questions, its grading, its base checkpoint and its own way to generate."""
+    """Whether no flag changed the task: the questions, the reward, the base checkpoint and the generate function."""
     folder = RunFolder(settings.run.runs_dir, settings.run.run)
     return _task_of(settings) == _task_of(_stock(model, folder.path / DATA, _checkpoint(folder)))
 
@@ -193,7 +196,7 @@ def _task_of(settings: TrainSettings) -> tuple[object, ...]:
 
 
 def last_sample(steps: int, settings: TrainSettings) -> str | None:
-    """A sample of the last step, where prompts are drawn in file order and from the file alone."""
+    """Return a sample of the last step; None if prompts are not drawn from the file alone and in its order."""
     data = settings.data
     others = (data.rollout_shuffle, data.archive_prompts, data.data_source_path, settings.debug.load_debug_rollout_data)
     if any(others) or data.prompt_sampler != "file" or not steps:

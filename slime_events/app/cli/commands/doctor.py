@@ -1,4 +1,4 @@
-"""`slime-events doctor`: whether everything that a run needs is here, and how to fix what is not."""
+"""`slime-events doctor`: check that this machine has everything that a run needs."""
 
 import argparse
 import sys
@@ -22,12 +22,12 @@ from slime_events.app.terminal import raw_stream
 from slime_events.core.gpus import this_machine
 from storage.jetstream.address import NatsPlace
 
-_PSUTIL = "pip install psutil: without it, saving a Megatron checkpoint hangs"
+_PSUTIL = "pip install psutil: without psutil, saving a Megatron checkpoint hangs"
 _STYLES = {Outcome.OK: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red bold"}
 
 
 def diagnose(arguments: argparse.Namespace) -> list[Check]:
-    """All checks, two at a time, in a fixed order."""
+    """Run all checks, two at a time, and return them in a fixed order."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         return list(pool.map(lambda check: check(), _checks(arguments)))
 
@@ -69,23 +69,23 @@ def _checks(arguments: argparse.Namespace) -> list[Callable[[], Check]]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one row per check. 1 where any failed, else 0."""
+    """Print one row per check; return 1 if any failed."""
     checked = diagnose(arguments)
     print_checks(checked)
     return int(any(check.outcome is Outcome.FAIL for check in checked))
 
 
 def print_checks(checked: Sequence[Check]) -> None:
-    """One row per check, then what to fix."""
+    """Print one row per check, then the names of the failed checks."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("check", "", "found"):
         table.add_column(column, overflow="fold")
     for check in checked:
-        found = Text(terminal_text(shown(check.found)))
+        detail = Text(terminal_text(shown(check.detail)))
         if check.mend:
-            found.append(f"\n-> {terminal_text(check.mend)}", style="bold")
-        table.add_row(Text(one_line(check.name)), Text(check.outcome, style=_STYLES[check.outcome]), found)
-    console = Console(file=raw_stream(sys.stdout), width=terminal_width() or 1000)  # piped lines are whole
+            detail.append(f"\n-> {terminal_text(check.mend)}", style="bold")
+        table.add_row(Text(one_line(check.name)), Text(check.outcome, style=_STYLES[check.outcome]), detail)
+    console = Console(file=raw_stream(sys.stdout), width=terminal_width() or 1000)  # piped lines are not wrapped
     console.print(table)
     failed = [check.name for check in checked if check.outcome is Outcome.FAIL]
     end = f"to fix: {', '.join(failed)}" if failed else "This machine can run slime-events."

@@ -1,4 +1,4 @@
-"""`slime-events export`: a run's samples as slime's dumps, JSON lines, Parquet, or a Hugging Face data set."""
+"""`slime-events export`: write a run's samples as slime's dumps, JSON lines, Parquet, or a Hugging Face data set."""
 
 import argparse
 import time
@@ -10,12 +10,12 @@ from slime_events.core.run.run_reader import open_run
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """Export; print what was written where."""
+    """Export, and print the paths of the files."""
     begun = time.perf_counter()
     layout = Layout(arguments.to)
     fates = _fates(arguments.what, layout)
     if arguments.prompts and layout is Layout.DUMP:
-        raise InvalidValue("--prompts: slime's dumps hold samples; take jsonl or parquet for prompts")
+        raise InvalidValue("--prompts needs --to jsonl or --to parquet: slime's dumps hold samples, not prompts")
     async with open_run(arguments.run, arguments.runs_dir) as opened:
         writer = make_writer(layout, arguments.out, prompts=arguments.prompts)
         done = await export(opened, writer, fates, _steps(arguments.steps))
@@ -35,7 +35,8 @@ def _fates(text: str | None, layout: Layout) -> list[Fate]:
     try:
         return [Fate(name) for name in text.split(",")]
     except ValueError:
-        raise InvalidValue(f"--what {text}: one or more of {', '.join(fate.value for fate in Fate)}") from None
+        fates = ", ".join(fate.value for fate in Fate)
+        raise InvalidValue(f"--what {text} is wrong: give one or more of {fates}") from None
 
 
 def _steps(text: str | None) -> range | None:
@@ -45,4 +46,4 @@ def _steps(text: str | None) -> range | None:
     try:
         return range(int(first), int(last or first) + 1)
     except ValueError:
-        raise InvalidValue(f"--steps {text}: a step as 7, or the first and last as 0-9") from None
+        raise InvalidValue(f"--steps {text} is wrong: give one step, such as 7, or a range, such as 0-9") from None

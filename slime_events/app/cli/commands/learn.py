@@ -1,4 +1,4 @@
-"""`slime-events learn` and `retrain --branch`: a second trainer on the rollouts of a run, changed or not."""
+"""`slime-events learn` and `retrain --branch`: train a new run on the rollouts of another run, changed or not."""
 
 import argparse
 import asyncio
@@ -18,12 +18,12 @@ from storage.log import Recorded
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Learn to the end; 130 where it was interrupted."""
+    """Learn to the end; return 130 if interrupted."""
     branches = arguments.command == RETRAIN_BRANCH
     if arguments.name is None:
         naming = "--branch" if branches else "--run"
-        raise InvalidValue(f"say whose rollouts and who learns: RUN {naming} NAME (see --help)")
-    asked = LearnerRequest(
+        raise InvalidValue(f"{naming} NAME is missing: give RUN {naming} NAME (see --help)")
+    request = LearnerRequest(
         name=arguments.name,
         version=arguments.version,
         follow=arguments.follow,
@@ -32,49 +32,48 @@ def run(arguments: argparse.Namespace) -> int:
         runs_dir=arguments.runs_dir,
         flags=arguments.flags,
     )
-    return _to_the_end(arguments.run, asked, first=not branches)
+    return _to_the_end(arguments.run, request, first=not branches)
 
 
 def continue_learner(folder: RunFolder, parent: str) -> int:
-    """`resume` of a learner. parent: address of the run that it follows."""
+    """Resume a learner. parent: address of the run that it follows."""
     return _to_the_end(parent, LearnerRequest(name=folder.run, runs_dir=str(folder.path.parent)), first=True)
 
 
-def _to_the_end(parent: str, asked: LearnerRequest, *, first: bool) -> int:
+def _to_the_end(parent: str, request: LearnerRequest, *, first: bool) -> int:
     try:
-        return asyncio.run(_learn(parent, asked, first=first))
+        return asyncio.run(_learn(parent, request, first=first))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        say(f"stopped: everything that was acked is in the log of {asked.name}; the same command continues from there")
+        say(f"stopped: all acked events are in the log of {request.name}; use the same command to continue from there")
         return INTERRUPTED
 
 
-async def _learn(parent_run: str, asked: LearnerRequest, *, first: bool) -> int:
+async def _learn(parent_run: str, request: LearnerRequest, *, first: bool) -> int:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    async with open_run(parent_run, asked.runs_dir or RUNS_DIR) as parent:
-        folder, beginning = RunFolder(runs_dir(parent, asked), asked.name), None
+    async with open_run(parent_run, request.runs_dir or RUNS_DIR) as parent:
+        folder, beginning = RunFolder(runs_dir(parent, request), request.name), None
         if folder.settings.exists():
-            say(f"run {asked.name} exists and continues, with the settings and changes that it began with")
+            say(f"run {request.name} exists and continues, with the settings and changes that it was started with")
         else:
-            if first and asked.version is None:
+            if first and request.version is None:
                 before = await branched_of(parent.log)
-                asked = replace(asked, version=before.version if before else 0)
-            plan = await plan_learner(parent, asked)
+                request = replace(request, version=before.version if before else 0)
+            plan = await plan_learner(parent, request)
             _print_plan(parent, plan)
             if plan.version is None:
                 return 0
             check_learner(plan.parsed.settings)
             access = plan.parsed.settings.run.file_access
-            beginning = await new_learner(parent, plan, RunFolder.create(runs_dir(parent, asked), asked.name, access))
+            created = RunFolder.create(runs_dir(parent, request), request.name, access)
+            beginning = await new_learner(parent, plan, created)
     steps = _StepPrinter()
     version = await Learn(parent, folder, beginning, see=steps.see, note=say).run()
     samples = f"{sum(steps.samples):,} samples of {parent.run}, none of them generated again"
-    say(
-        f"run {asked.name} has version {version}"
-        + (f"; {len(steps.samples)} steps on {samples}" if steps.samples else "")
-    )
-    say(f"everything lies in {folder.path}; `slime-events show {folder.named}` shows it")
+    trained = f" after {len(steps.samples)} steps on {samples}" if steps.samples else ""
+    say(f"run {request.name} has weight version {version}{trained}")
+    say(f"the run's files are in {folder.path}; show it with `slime-events show {folder.named}`")
     return 0
 
 
@@ -84,29 +83,30 @@ def _print_plan(parent: OpenedRun, plan: LearnerPlan) -> None:
         say(f"note: {note}")
     if preview.differing:
         regraded = len(preview.regraded)
-        what = f"{len(preview.gone)} samples gone, {len(preview.joined)} joined, {regraded} graded differently"
+        what = f"{len(preview.gone)} samples removed, {len(preview.joined)} added, {regraded} graded differently"
         what += f", {len(preview.recredited)} credited by another rule" if preview.recredited else ""
         print(f"{len(preview.differing)} of {preview.steps} batches of {parent.run} differ: {what}")
-        print(f"the first one is of step {preview.differing[0]}")
+        print(f"the first batch that differs is that of step {preview.differing[0]}")
         if preview.empty:
             print(f"nothing is left to train on in step {', '.join(map(str, preview.empty))}")
     else:
-        print(f"every batch is as {parent.run} trained it")
+        print(f"every batch is the same as in {parent.run}")
     if plan.version is None:
-        print("no change reaches a trained batch, and no training setting differs: there is nothing to train")
+        print("no change affects a trained batch, and no training setting differs: there is nothing to train")
     else:
-        print(f"begins with version {plan.version} of {parent.run}", flush=True)
+        print(f"begins with weight version {plan.version} of {parent.run}", flush=True)
 
 
 class _StepPrinter:
-    """Prints each step of a learner's log as it is committed. samples: of each of these steps."""
+    """Prints each step of a learner's log when it is committed."""
 
     def __init__(self) -> None:
         self.samples: list[int] = []
+        """Trained samples by step."""
         self._batches: dict[int, BatchSealed] = {}
 
     def see(self, recorded: Recorded) -> None:
-        """The next event."""
+        """Take the next event of the log."""
         event = recorded.envelope.event
         if isinstance(event, BatchSealed):
             self._batches[event.step] = event

@@ -1,6 +1,5 @@
-"""`slime-events lineage`: what a weight version was made of, down to the lines of its prompts, and what became of a
-sample, up to the versions that come of it. Across the joins of branches, and from a live run, a finished one or an
-archive.
+"""`slime-events lineage`: the ancestry of a weight version down to the lines of its prompts, and the weight versions
+that descend from a sample.
 """
 
 import argparse
@@ -24,9 +23,9 @@ async def run(arguments: argparse.Namespace) -> int:
     out, suffix = arguments.out, arguments.out.suffix.removeprefix(".") if arguments.out else ""
     shape = arguments.format or (suffix if suffix in FORMATS else "text")
     async with open_run(arguments.run, arguments.runs_dir) as opened:
-        answer = await lineage(opened, _asked(arguments))
+        answer = await lineage(opened, _question(arguments))
     is_file = out is not None or shape != "text"
-    with contextlib.redirect_stdout(io.StringIO() if is_file else sys.stdout):  # tables are then not for a terminal
+    with contextlib.redirect_stdout(io.StringIO() if is_file else sys.stdout):  # not cut to the terminal's width
         text = _shown(answer, shape)
     if out is None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
@@ -42,14 +41,14 @@ def _shown(answer: Lineage, shape: str) -> str:
         return lineage_text(answer)
     if shape == "json":
         return exact_json(to_json(answer).decode())
-    from slime_events.analysis.lineage.picture import html, svg  # only what is drawn needs it
+    from slime_events.analysis.lineage.picture import html, svg  # only pictures need it
 
     return svg(answer) if shape == "svg" else html(answer, lineage_text(answer))
 
 
-def _asked(arguments: argparse.Namespace) -> LineageQuery:
+def _question(arguments: argparse.Namespace) -> LineageQuery:
     if arguments.depth < 0:
-        raise InvalidValue(f"--depth {arguments.depth}: give a number of steps, or 0 for all")
+        raise InvalidValue(f"--depth {arguments.depth} is negative: give a number of steps, or 0 for all")
     for kind in Kind:
         if (value := getattr(arguments, kind.value)) is not None:
             return LineageQuery(kind=kind, value=str(value), depth=arguments.depth)

@@ -1,4 +1,4 @@
-"""`slime-events metrics`: slime's metrics of a run, printed, or written to TensorBoard, W&B or a collector."""
+"""`slime-events metrics`: print slime's metrics of a run, or write them to TensorBoard, W&B or a collector."""
 
 import argparse
 import asyncio
@@ -15,7 +15,7 @@ from schemas.errors import InvalidValue
 from slime_events.analysis.metrics.fold import AXES, MetricsFold, MetricsRow, axis_of
 from slime_events.app.cli.commands.resume_run import with_flags
 from slime_events.app.cli.render.text import json_line, table
-from slime_events.app.follow_events import Wanted, event_batches
+from slime_events.app.follow_events import EventFilter, event_batches
 from slime_events.app.launch.run_record import changes
 from slime_events.app.launch.run_status import is_launched
 from slime_events.app.loggers.logger import LoggedRun, Logger
@@ -25,17 +25,17 @@ from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.core.run.run_settings import flag_of
 
 Points = dict[str, tuple[int, float, float, float]]
-"""By metric: how many there are, the first and the last value, and the step of the last."""
+"""Number of values, first value, last value and step of the last value, by metric."""
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """Print a table, or with --json each row; or write to the loggers that flags name."""
+    """Print a table, or each row with --json; or write to the loggers that flags name."""
     async with open_run(arguments.run, arguments.runs_dir) as opened:
         settings = _settings(opened.settings, arguments.flags)
         follows = arguments.follow and opened.folder is not None
         if follows and not arguments.json and not any(logger_flags(settings.metrics)):
             raise InvalidValue(
-                "--follow: give --use-tensorboard, --use-wandb or --use-otlp to write to, or --json to print"
+                "--follow needs --use-tensorboard, --use-wandb or --use-otlp to write to, or --json to print"
             )
         places, points = await _read(opened, settings, follows=follows, prints=arguments.json)
     for place in places:
@@ -47,29 +47,29 @@ async def run(arguments: argparse.Namespace) -> int:
 
 
 def _settings(own: TrainSettings, flags: Sequence[str]) -> TrainSettings:
-    """The run's settings with the loggers that flags name, and no others. Raises InvalidValue."""
+    """Return the run's settings with only those loggers that flags name. Raises InvalidValue."""
     own = replace(own, metrics=replace(own.metrics, use_tensorboard=False, use_wandb=False, use_otlp=False))
     if not flags:
         return own
-    given = with_flags(own, flags).settings
-    changed = changes(with_flags(own, ()).settings, given)
+    settings = with_flags(own, flags).settings
+    changed = changes(with_flags(own, ()).settings, settings)
     if wrong := [flag_of(field) for part, fields in changed.items() if part != "metrics" for field in fields]:
-        raise InvalidValue(f"{', '.join(wrong)}: no setting of metrics; the others are those that the run had")
-    return replace(own, metrics=given.metrics)
+        raise InvalidValue(f"{', '.join(wrong)} cannot be changed here: give only flags of the loggers")
+    return replace(own, metrics=settings.metrics)
 
 
 async def _read(opened: OpenedRun, settings: TrainSettings, *, follows: bool, prints: bool) -> tuple[list[str], Points]:
-    """All rows of the run until now, or until its end, written and printed as they come: where to, and the points."""
+    """Write and print the run's rows until now, or until the run ends. Returns the loggers' places and the points."""
     async with contextlib.aclosing(opened.log.read()) as events:  # type: ignore[type-var]
         started = (await anext(events)).envelope.at
     run = LoggedRun(opened.run, started, opened.folder.path if opened.folder else Path.cwd())
     fold, points = MetricsFold(settings, opened.fetch), Points()
-    is_on = functools.partial(is_launched, opened.folder, opened.log) if opened.folder and follows else None
+    is_running = functools.partial(is_launched, opened.folder, opened.log) if opened.folder and follows else None
     loggers = await asyncio.to_thread(open_loggers, settings, run)
     with contextlib.ExitStack() as stack:
         for logger in loggers:
             stack.callback(logger.close)
-        async for batch in event_batches(opened.log, Wanted(), follow=is_on):
+        async for batch in event_batches(opened.log, EventFilter(), follow=is_running):
             new = [row for recorded in batch if (row := fold.apply(recorded)) is not None]
             await asyncio.to_thread(_write, loggers, new)
             for row in new:

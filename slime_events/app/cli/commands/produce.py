@@ -1,6 +1,7 @@
-"""`slime-events produce`: prompts from a file, or standard input, into the inbox of a run; or its log, while it is off.
+"""`slime-events produce`: send prompts from a file or standard input to a run's inbox, or to its log if it is not
+running.
 
-Each prompt is sent under a key; the same key is the same prompt for ever, so a file can be sent again after any doubt.
+Each prompt is sent with a key. The same key is always the same prompt, so it is safe to send a file again.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from typing import IO, Any
 import msgspec
 import nats
 import nats.errors
+from nats.aio.client import Client as NatsClient
 
 from schemas.errors import LogUnavailable, RunNotFound
 from schemas.inbox import InboxReply
@@ -33,16 +35,16 @@ from storage.open_log import live_address, open_run_log
 
 PROGRESS_S = 2.0
 LONGEST_LINE = 64 << 20
-"""Bytes of a line that is read: more than any message to a run can have."""
+"""Most bytes of a line: more than any message to a run can have."""
 SEEN = 3
-"""Refused lines after which their reasons are counted at the end."""
+"""Number of refused lines above which a summary of the reasons is printed at the end."""
 
 
 def read_lines(file: IO[Any], name: str, *, key_field: str | None = None) -> Iterator[Line | BadLine]:
-    """The prompts of a file, one by one; a list, or one object over several lines, is read whole.
+    """Yield the prompts of a file. A JSON list, or one object over several lines, is read as a whole.
 
-    file: of bytes, or of text with bytes below. A prompt's key is its field `key_field` (`key` where none is named), or
-    the sha256 of its line.
+    file: a binary file, or a text file with a binary buffer. key_field: the field with a prompt's key; by default
+    `key`, or the sha256 of the line if the prompt has no such field.
     """
     source = getattr(file, "buffer", file)
     lines = ((number, line) for number, line in _lines(source) if line is None or line.strip())
@@ -71,7 +73,7 @@ def read_lines(file: IO[Any], name: str, *, key_field: str | None = None) -> Ite
 
 
 def _lines(file: IO[Any]) -> Iterator[tuple[int, bytes | None]]:
-    """The lines by number, ended as Python ends them; None for one that is longer than `LONGEST_LINE`."""
+    """Yield the number and text of each line; None for a line longer than `LONGEST_LINE`."""
     number = 0
     while line := _bytes(file.readline(LONGEST_LINE)):
         whole = line
@@ -87,7 +89,7 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def _stripped(line: bytes) -> bytes:
-    """Without white space at its ends, Unicode's too, as the key of a line has always been made."""
+    """Strip Unicode white space: the key of a line is the sha256 of its stripped text."""
     try:
         return line.decode().strip().encode()
     except UnicodeDecodeError:
@@ -95,11 +97,11 @@ def _stripped(line: bytes) -> bytes:
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """Send a file. 1 where any line was refused."""
+    """Send a file; return 1 if any line was refused."""
     if arguments.file == "-":
         return await send_file(arguments, sys.stdin)
     try:
-        file = open(arguments.file, "rb")  # noqa: SIM115, ASYNC230  the handler is for opening alone
+        file = open(arguments.file, "rb")  # noqa: SIM115, ASYNC230  only errors of opening are caught
     except OSError as error:
         raise RunNotFound(f"{arguments.file} cannot be read: {error.strerror}") from error
     with file:
@@ -108,8 +110,10 @@ async def run(arguments: argparse.Namespace) -> int:
 
 @contextlib.asynccontextmanager
 async def _inbox(arguments: argparse.Namespace) -> AsyncIterator[InboxClient]:
-    """The run's inbox; its log, where prompts wait, while it is off. With a server, or credentials that name one, no
-    run folder is needed here. Raises RunNotFound, AccessDenied, LogUnavailable.
+    """Connect to the run's inbox, or open its log if the run is not running: prompts wait there.
+
+    With --nats-url, or credentials that name a server, the run's folder may be on another machine. Raises RunNotFound,
+    AccessDenied, LogUnavailable.
     """
     named = read_credentials(arguments.nats_creds).url if arguments.nats_creds else None
     server: NatsAddress | None
@@ -130,33 +134,35 @@ async def _inbox(arguments: argparse.Namespace) -> AsyncIterator[InboxClient]:
         )
     except (nats.errors.Error, OSError, TimeoutError) as error:
         refusal = refusal_of(error, server.url)
-        raise refusal or LogUnavailable(f"no NATS server answers at {server.url}: is the run on?") from error
+        raise refusal or LogUnavailable(f"no NATS server answers at {server.url}. Is the run running?") from error
     try:
-        yield _door(client, run, folder, arguments.timeout, arguments.wait)
+        yield _client_of(client, run, folder, arguments.timeout, arguments.wait)
     finally:
         await client.close()
 
 
 def _say_off(folder: RunFolder) -> None:
-    sys.stderr.write(f"run {folder.run} is not on: what is accepted waits in its log\n")
+    sys.stderr.write(f"run {folder.run} is not running: accepted prompts wait in its log\n")
 
 
-def _door(client: Any, run: str, folder: RunFolder | None, reply_s: float, wait_s: float) -> InboxClient:
-    """The run's inbox, which is waited for. folder: of the run, if it is here: when the run ends meanwhile, what is
-    sent waits in its log, unless it has made all its steps.
+def _client_of(client: NatsClient, run: str, folder: RunFolder | None, reply_s: float, wait_s: float) -> InboxClient:
+    """Return a client of the run's inbox that waits until the run takes prompts.
+
+    folder: the run's folder, if it is on this machine. If the run ends meanwhile, prompts then wait in its log, unless
+    the run has made all its steps. reply_s, wait_s: seconds.
     """
 
     async def ask(data: bytes) -> InboxReply:
         return await ask_inbox(client, run, inbox(run), data, reply_s)
 
-    async def told() -> None:
+    async def on_wait() -> None:
         if folder is not None:
             async with open_run_log(folder.path, run) as log:
                 if await log.last(about(run, "run", "run")) is not None:
                     await conducted_until(log)
         sys.stderr.write(f"run {run} takes no prompts yet: waiting, {wait_s:.0f} s at most\n")
 
-    waiting, is_off = patient(ask, wait_s, lambda: client.is_closed, told), False
+    waiting, is_off = patient(ask, wait_s, lambda: client.is_closed, on_wait), False
 
     async def send(data: bytes) -> InboxReply:
         nonlocal is_off
@@ -176,27 +182,27 @@ def _door(client: Any, run: str, folder: RunFolder | None, reply_s: float, wait_
 
 
 class _Progress:
-    """How far it is, on a terminal that does not show the groups themselves."""
+    """Prints counts on a terminal, if the group ids go elsewhere."""
 
     def __init__(self) -> None:
         self._shows = sys.stderr.isatty() and not sys.stdout.isatty()
-        self._said = time.monotonic()
+        self._printed_at = time.monotonic()
 
     def say(self, taken: int, refused: int) -> None:
-        """At most once in `PROGRESS_S`."""
-        if self._shows and time.monotonic() - self._said >= PROGRESS_S:
-            self._said = time.monotonic()
+        """Print the counts, at most once in `PROGRESS_S` seconds."""
+        if self._shows and time.monotonic() - self._printed_at >= PROGRESS_S:
+            self._printed_at = time.monotonic()
             sys.stderr.write(f"{taken:,} accepted, {refused:,} refused so far\n")
 
 
 async def send_file(arguments: argparse.Namespace, file: IO[Any]) -> int:
-    """Print the group of each line that was taken, and on standard error why another was not."""
+    """Print the group of each accepted line, and to standard error the reason of each refused line."""
     taken = refused = 0
     name = "standard input" if arguments.file == "-" else arguments.file
     lines = read_lines(file, name, key_field=arguments.key_field)
     progress, reasons = _Progress(), ReasonCounts()
-    async with _inbox(arguments) as door:
-        async for result in produce(door, lines, arguments.batch):
+    async with _inbox(arguments) as client:
+        async for result in produce(client, lines, arguments.batch):
             if isinstance(result, BadLine):
                 refused += 1
                 reasons.add(f"{result.field + ': ' if result.field else ''}{result.message}")
@@ -206,7 +212,7 @@ async def send_file(arguments: argparse.Namespace, file: IO[Any]) -> int:
                 line, group = result
                 print(f"{group}  {one_line(line.key)}")
             progress.say(taken, refused)
-    if refused > SEEN:  # more than a person reads one by one
+    if refused > SEEN:
         sys.stderr.write(f"refused: {terminal_text(str(reasons))}\n")
     sys.stderr.write(f"{taken} accepted, {refused} refused\n")
     return int(refused > 0)

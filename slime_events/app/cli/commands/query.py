@@ -1,4 +1,4 @@
-"""`slime-events query`: SQL over a run, live, finished or archived (docs/querying.md)."""
+"""`slime-events query`: run SQL over a run, live, finished or archived (docs/querying.md)."""
 
 import argparse
 import contextlib
@@ -33,21 +33,21 @@ from slime_events.core.config.nearest import did_you_mean
 from slime_events.core.run.run_reader import open_run
 
 NARROWEST = 12
-"""Characters that a column of a wide table keeps on a terminal."""
+"""Least width of a column on a terminal, in characters."""
 FORMULA = r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"
-"""How a text begins that a spreadsheet may take for a formula: also with the wide forms of these characters."""
+"""Matches a text that a spreadsheet may take for a formula; includes the full-width forms of these characters."""
 
 
 async def run(arguments: argparse.Namespace) -> int:
     """Print or write the rows."""
     if arguments.tables:
-        print(table(("table", "says"), [(one.name, one.description.split(". ")[0]) for one in TABLES]))
+        print(table(("table", "rows"), [(listed.name, listed.description.split(". ")[0]) for listed in TABLES]))
         return 0
     if arguments.schema is not None:
         print(_schema(arguments.schema))
         return 0
     if arguments.format == "parquet" and arguments.out is None and sys.stdout.isatty():
-        raise ImpossibleCombination("Parquet is not for a terminal: say --out FILE")
+        raise ImpossibleCombination("--format parquet cannot be written to a terminal: give --out FILE")
     sql = _sql(arguments)
     async with (
         open_run(arguments.run, arguments.runs_dir) as opened,
@@ -62,7 +62,7 @@ async def run(arguments: argparse.Namespace) -> int:
 
 def _sql(arguments: argparse.Namespace) -> str:
     if (arguments.sql is None) == (arguments.file is None):
-        raise ImpossibleCombination("give the SELECT itself, or --file with it: one of them")
+        raise ImpossibleCombination("Give a SELECT or --file, not both.")
     if arguments.file is None:
         return str(arguments.sql)
     if arguments.file == "-":
@@ -74,16 +74,16 @@ def _sql(arguments: argparse.Namespace) -> str:
 
 
 def _schema(name: str) -> str:
-    names = [one.name for one in TABLES]
+    names = [listed.name for listed in TABLES]
     if name not in names:
-        raise InvalidValue(f"there is no table {name}.{did_you_mean(name, names)} --tables lists them")
+        raise InvalidValue(f"there is no table {name}.{did_you_mean(name, names)} See --tables.")
     listed = TABLES[names.index(name)]
     rows = [(column.name, column.type, column.description) for column in listed.columns]
-    return f"{listed.name}: {listed.description}\n\n{table(('column', 'type', 'is'), rows)}"
+    return f"{listed.name}: {listed.description}\n\n{table(('column', 'type', 'description'), rows)}"
 
 
 def write(answer: Answer, form: str, sink: BinaryIO, *, most: int = 0) -> None:
-    """All rows; a table shows `most` of them (0: all) and says how many there are. Raises BadQuery."""
+    """Write all rows. form: table, csv, json or parquet. most: rows that a table shows, 0 for all. Raises BadQuery."""
     with answer.reading() as reader:
         match form:
             case "table":
@@ -100,18 +100,18 @@ def write(answer: Answer, form: str, sink: BinaryIO, *, most: int = 0) -> None:
 
 
 def _write_table(reader: pa.RecordBatchReader, sink: BinaryIO, most: int) -> None:
-    """On a terminal as wide as that; else whole, however wide it is."""
+    """Write a table, cut to the width of a terminal; a file gets the full width."""
     shown: list[list[str]] = []
     count = 0
     for batch in reader:
         count += batch.num_rows
         some = batch if not most else batch.slice(0, max(0, most - len(shown)))
-        shown += map(list, zip(*([_cell(one) for one in column] for column in _columns(some)), strict=True))
+        shown += map(list, zip(*([_cell(value) for value in column] for column in _columns(some)), strict=True))
     width = terminal_width() if sink is sys.stdout.buffer else None
     if width is not None and sum(min(NARROWEST, len(name)) + 2 for name in reader.schema.names) > width:
         text = _records(reader.schema, shown, width)
     else:
-        right = [pa.types.is_integer(one) or pa.types.is_floating(one) for one in reader.schema.types]
+        right = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in reader.schema.types]
         cells = [list(map(one_line, row)) for row in shown]
         text = columns_text(list(map(one_line, reader.schema.names)), cells, right, width=width, cut=True)
     rows = f"{count:,} row" + "s" * (count != 1)
@@ -120,7 +120,7 @@ def _write_table(reader: pa.RecordBatchReader, sink: BinaryIO, most: int) -> Non
 
 
 def _records(schema: pa.Schema, rows: Sequence[Sequence[str]], width: int) -> str:
-    """More columns than a terminal has room for: a block of lines for each row."""
+    """Return a block of lines per row, for a table with more columns than fit on a terminal."""
     indent = max(map(len, schema.names)) + 2
     lines = []
     for number, row in enumerate(rows, 1):
@@ -130,18 +130,18 @@ def _records(schema: pa.Schema, rows: Sequence[Sequence[str]], width: int) -> st
     return "\n".join(lines)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if isinstance(value, datetime.datetime):
         return value.isoformat(" ", "milliseconds")
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_cell(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_cell(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_cell, value)) + "]"
     return cell_text(value)
 
 
 def _write_json(reader: pa.RecordBatchReader, sink: BinaryIO, json_columns: set[str]) -> None:
-    """One array, a line for each row. What is JSON already is set in as it is."""
+    """Write one JSON array, one line per row. Columns of type JSON are inserted unchanged."""
     sink.write(b"[")
     between = b"\n"
     for batch in reader:
@@ -156,27 +156,28 @@ def _write_json(reader: pa.RecordBatchReader, sink: BinaryIO, json_columns: set[
 
 
 def _write_csv(reader: pa.RecordBatchReader, sink: BinaryIO) -> None:
-    """With a head; lists, maps and structs as JSON text. No text is a formula to a spreadsheet."""
-    kinds = [pa.string() if pa.types.is_nested(one.type) else _plain_text(one.type) for one in reader.schema]
+    """Write CSV with a header; lists, maps and structs as JSON text. Texts that look like formulas are quoted."""
+    kinds = [pa.string() if pa.types.is_nested(field.type) else _plain_text(field.type) for field in reader.schema]
     names = pa.array(reader.schema.names, pa.string())
     schema = pa.schema(list(zip(_no_formulas(names).to_pylist(), kinds, strict=True)))
     as_json = functools.partial(json.dumps, default=str, ensure_ascii=False)
     with pyarrow.csv.CSVWriter(sink, schema) as writer:
         for batch in reader:
-            columns = [_no_formulas(one) for one in batch.columns]
+            columns = [_no_formulas(column) for column in batch.columns]
             for number, values in enumerate(_columns(batch)):
                 if pa.types.is_nested(columns[number].type):
-                    columns[number] = pa.array([None if one is None else as_json(one) for one in values], pa.string())
+                    texts = [None if value is None else as_json(value) for value in values]
+                    columns[number] = pa.array(texts, pa.string())
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
 def _plain_text(kind: pa.DataType) -> pa.DataType:
-    """Text for a type of repeated texts; others as they are."""
+    """Return the value type of a dictionary type, and any other type unchanged."""
     return _plain_text(kind.value_type) if pa.types.is_dictionary(kind) else kind
 
 
 def _no_formulas(column: pa.Array) -> pa.Array:
-    """Texts with an apostrophe before what begins a formula, as OWASP has it; what is no text is as it was."""
+    """Put an apostrophe before a text that may be a formula, as OWASP recommends; other columns stay unchanged."""
     column = column.cast(_plain_text(column.type)) if pa.types.is_dictionary(column.type) else column
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return column
@@ -187,5 +188,5 @@ def _no_formulas(column: pa.Array) -> pa.Array:
 
 
 def _columns(batch: pa.RecordBatch) -> list[list[Any]]:
-    """The values, column by column; maps as dicts."""
+    """Return the values column by column; maps as dicts."""
     return [column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns]

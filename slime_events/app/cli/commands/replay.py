@@ -1,4 +1,4 @@
-"""`slime-events replay`: the decisions of a run, made again. Exit code 0 where all are the same, 1 where one is not."""
+"""`slime-events replay`: make the decisions of a run again. Exit code 0 if all are the same, else 1."""
 
 import argparse
 import sys
@@ -22,7 +22,7 @@ WIDTH = 100
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """Print the report. 1 where a decision would differ."""
+    """Print the report; return 1 if a decision would differ."""
     begun, flags = time.perf_counter(), arguments.flags
     async with open_run(arguments.run, arguments.runs_dir) as opened:
         own = opened.settings
@@ -41,7 +41,7 @@ async def run(arguments: argparse.Namespace) -> int:
 
 
 def report_text(report: ReplayReport, most: int, *, every: bool) -> str:
-    """The decisions by type, then the first difference with its inputs, and with `every` all of them in short."""
+    """Return the decisions by type, then the first difference with its inputs, and with `every` a table of all."""
     kinds = [(name, f"{count:,}") for name, count in sorted(report.decisions.items())]
     parts = [fields([("run", report.run), *kinds, ("prompts", report.prompts)])]
     parts += map(difference_text, report.differences[:1])
@@ -51,18 +51,18 @@ def report_text(report: ReplayReport, most: int, *, every: bool) -> str:
     return paragraphs(*parts)
 
 
-def difference_text(one: Difference) -> str:
-    """One difference, and the inputs of its decision."""
-    inputs = dict(one.inputs)
+def difference_text(difference: Difference) -> str:
+    """Return a difference with the inputs of its decision."""
+    inputs = dict(difference.inputs)
     groups, reward = inputs.pop("groups", []), inputs.pop("first_reward", None)
     figures = [
         (name, (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value))
         for name, value in inputs.items()
     ]
     lines = [
-        str(one),
-        fields([("recorded", _event(one.recorded)), ("now", _event(one.decided))], "  "),
-        fields([("decided on the log up to", one.at), *figures], "  "),
+        str(difference),
+        fields([("recorded", _event(difference.recorded)), ("now", _event(difference.decided))], "  "),
+        fields([("decided on the log up to", difference.at), *figures], "  "),
     ]
     if reward is not None:
         lines.append(
@@ -73,7 +73,7 @@ def difference_text(one: Difference) -> str:
 
 
 def _event(event: Event | None) -> str:
-    """An event in one or two lines: the main figures of a verdict or a batch, the small fields of others."""
+    """Return an event in one or two lines: the main figures of a verdict or batch, the small fields of others."""
     if event is None:
         return "nothing"
     if isinstance(event, Verdict):
@@ -97,10 +97,10 @@ def _group(group: dict[str, Any]) -> str:
 def _verdicts(report: ReplayReport, most: int) -> str:
     verdicts, shown = report.verdicts, report.verdicts[: most or None]
     rows = [
-        (one.position, getattr(one.recorded, "group", ""), type_of(one.recorded), type_of(one.decided),
-         shorten(getattr(one.decided, "reason", "") or "", WIDTH // 2))
-        for one in shown
-        if one.decided is not None
+        (verdict.position, getattr(verdict.recorded, "group", ""), type_of(verdict.recorded), type_of(verdict.decided),
+         shorten(getattr(verdict.decided, "reason", "") or "", WIDTH // 2))
+        for verdict in shown
+        if verdict.decided is not None
     ]  # fmt: skip
-    more = f"\n... and {len(verdicts) - len(shown):,} more (--most 0 for all)" if len(verdicts) > len(shown) else ""
+    more = f"\n... and {len(verdicts) - len(shown):,} more (--most 0 shows all)" if len(verdicts) > len(shown) else ""
     return table(("position", "group", "recorded", "now", "reason"), rows) + more if verdicts else ""

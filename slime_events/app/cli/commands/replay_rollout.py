@@ -1,4 +1,4 @@
-"""`slime-events replay-rollout`: one rollout once more, from an engine with the weights that it had."""
+"""`slime-events replay-rollout`: generate one rollout again, on an engine with the same weights."""
 
 import argparse
 import sys
@@ -22,7 +22,7 @@ START_S = 600.0
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """Print the comparison. 1 where the rollouts differ."""
+    """Print the comparison; return 1 if the rollouts differ."""
     async with open_run(arguments.run, arguments.runs_dir) as opened:
         rollout = await read_rollout(opened, arguments.sample)
         check_reach(opened.settings, "engine")
@@ -41,7 +41,7 @@ async def run(arguments: argparse.Namespace) -> int:
 async def _with_engine(
     rollout: RecordedRollout, settings: EngineSettings, folders: list[str], arguments: argparse.Namespace
 ) -> tuple[Comparison, dict[str, Any]]:
-    """The comparison, and facts of the engine: device, deterministic, seconds."""
+    """Return the comparison, and the engine's device, determinism and seconds."""
     first = rollout.spans[0].version
     launch = engine_launch(settings, first)
     engine, begun = SglangEngine(settings, first), time.perf_counter()
@@ -58,7 +58,7 @@ async def _with_engine(
 
 
 def token_decoder(folder: Path) -> Decode:
-    """Token texts by the tokenizer that lies with the weights; ids alone where there is none."""
+    """Return a decoder that uses the tokenizer in the folder of the weights, or shows token ids if there is none."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         return lambda token: f"<{token}>"
@@ -69,20 +69,20 @@ def token_decoder(folder: Path) -> Decode:
 
 
 def comparison_text(comparison: Comparison, engine: dict[str, Any]) -> str:
-    """The verdict, the first difference, and each span. engine: device, deterministic, seconds."""
+    """Return the verdict, the first difference and a table of spans. engine: its device, determinism and seconds."""
     how = "deterministic" if engine["deterministic"] else "not deterministic: another batch may give other tokens"
     seconds, divergence = engine["seconds"], ""
     same = f"all {sum(span.same for span in comparison.spans)} the same"
     why = f"log-probs differ by more than {comparison.tolerance:g}"
     if other := comparison.divergence:
-        same, why = f"the same up to {other.position}", f"other tokens from {other.position} on"
+        same, why = f"the same up to {other.position}", f"tokens differ from {other.position}"
         lines = [_line("recorded", other.recorded), _line("replayed", other.replayed)]
         divergence = table(("at", "token", "text", "log-prob"), lines)
     head = fields([
         ("sample", f"{comparison.sample} of run {comparison.run}, {comparison.tokens} tokens"),
         ("engine", f"SGLang on {engine['device']}, {how}; {duration(seconds['start'])} to start, "
-                   f"{duration(seconds['replay'])} to {'score' if comparison.forced else 'make'} it"),
-        ("tokens", "as recorded, fed to it" if comparison.forced else same),
+                   f"{duration(seconds['replay'])} to {'score' if comparison.forced else 'generate'}"),
+        ("tokens", "the recorded tokens, fed to the engine" if comparison.forced else same),
         ("log-probs", f"{comparison.max_difference:.3g} nats apart at most, "
                       f"{comparison.mean_difference:.3g} on average"),
         ("verdict", "equal" if comparison.equal else why),

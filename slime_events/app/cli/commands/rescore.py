@@ -1,4 +1,4 @@
-"""`slime-events rescore`: another reward, filter or advantage over the rollouts that a run has made."""
+"""`slime-events rescore`: apply another reward, filter or advantage estimator to a run's recorded rollouts."""
 
 import argparse
 import contextlib
@@ -17,7 +17,7 @@ from slime_events.core.run.run_reader import open_run
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """Print the report, and write what would differ to --out."""
+    """Print the report, and write the differences to --out."""
     begun = time.perf_counter()
     with new_file(arguments.out) if arguments.out else contextlib.nullcontext() as out:
         async with open_run(arguments.run, arguments.runs_dir) as opened:
@@ -32,7 +32,7 @@ async def run(arguments: argparse.Namespace) -> int:
     print(report_text(report))
     if arguments.out:
         next_ = f"slime-events retrain {arguments.run} --branch NAME --changes {arguments.out}"
-        print(f"\nwritten to {arguments.out}: `{next_}` trains on it")
+        print(f"\nwrote the changes to {arguments.out}; to train on them: `{next_}`")
     rate = report.samples.graded / max(seconds, 1e-9)
     sys.stderr.write(f"{report.samples.graded:,} rollouts in {seconds:.1f} s ({rate:,.0f} a second)\n")
     return 0

@@ -1,4 +1,4 @@
-"""`slime-events restore`: a run's folder and its log, from the archive alone."""
+"""`slime-events restore`: restore a run's folder and its log from the archive alone."""
 
 import argparse
 import asyncio
@@ -14,7 +14,7 @@ from schemas.errors import RunIsOn, StorageError, UntrustedText
 from schemas.runs import RunStarted
 from schemas.subjects import of_type
 from schemas.trust import FLAG as TRUST
-from slime_events.app.cli.files import nats_place as told_place
+from slime_events.app.cli.files import nats_place as command_place
 from slime_events.app.launch.run_lock import holding
 from slime_events.app.terminal import raw_stream
 from slime_events.core.config.paths import missing_paths
@@ -36,13 +36,13 @@ from storage.nats.server import NatsServer
 from storage.open_log import record_place
 
 MARK = "restoring"
-"""A file in the run's folder while a restore has not finished its log."""
+"""Name of a file in the run's folder that exists while the log is being restored."""
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """Restore, and print what is there and what is missing.
+    """Restore, and print what was restored and what is missing.
 
-    Whoever made the archive chose the addresses in its settings: none is used that the command line does not name.
+    The author of an archive chose the addresses in its settings. Only addresses on the command line are used.
     """
     reader = await asyncio.to_thread(ArchiveReader, arguments.archive_url, arguments.run)
     folder = RunFolder(arguments.runs_dir, arguments.run)
@@ -50,8 +50,8 @@ async def run(arguments: argparse.Namespace) -> int:
     place = _nats_place(arguments, settings)
     blob_url = _blob_url(arguments, settings) or str(folder.blobs)
     with limited_files(settings.run.file_access), holding(folder):
-        made = {"replicas": arguments.nats_replicas, "archive_url": settings.run.log_leaves_for}
-        async with _target(folder, place, made) as log:
+        options = {"replicas": arguments.nats_replicas, "archive_url": settings.run.log_leaves_for}
+        async with _target(folder, place, options) as log:
             await _begin(folder, log)
             blobs = BlobStore(blob_url)
             done = await restore_log(reader, log, blobs, _progress)
@@ -68,9 +68,9 @@ async def run(arguments: argparse.Namespace) -> int:
           f"in {folder.path}")  # fmt: skip
     for sentence in missing:
         print(f"  {sentence}")
-    if named := ", ".join(flag_of(one.partition(".")[2]) for one in _unnamed(arguments, settings)):
-        print(f"  its settings name code or addresses that this command does not ({named}): resume with these flags, "
-              f"or with {TRUST} where the archive is your own")  # fmt: skip
+    if named := ", ".join(flag_of(key.partition(".")[2]) for key in _unnamed(arguments, settings)):
+        print(f"  its settings name code or addresses that this command does not name ({named}): resume with these "
+              f"flags, or with {TRUST} if the archive is your own")  # fmt: skip
     own_dir = "" if arguments.runs_dir == RUNS_DIR else f" --runs-dir {arguments.runs_dir}"
     own_url = f" --nats-url {arguments.nats_url}" if arguments.nats_url not in (None, "", settings.run.nats_url) else ""
     print(f"next: slime-events resume {arguments.run}{own_dir}{own_url}")
@@ -78,10 +78,10 @@ async def run(arguments: argparse.Namespace) -> int:
 
 
 def _settings_of(reader: ArchiveReader) -> TrainSettings:
-    """The settings that the archived run was started with. Raises StorageError where it has none."""
+    """Return the settings that the archived run was started with. Raises StorageError if there are none."""
     first = next(reader.read(), None)
     if first is None or not isinstance(first.envelope.event, RunStarted):
-        raise StorageError(f"{reader.url} holds no run: its first event is not run.started. Is it the right URL?")
+        raise StorageError(f"{reader.url} holds no run: its first event is not run.started. Check the URL.")
     return settings_from(first.envelope.event.settings)
 
 
@@ -91,11 +91,11 @@ def _nats_place(arguments: argparse.Namespace, settings: TrainSettings) -> NatsP
         if arguments.trust_archive:
             return recorded
         raise UntrustedText(
-            f"the archived run had its log on {recorded.url}, which is not connected to because an archive says so: "
-            "give --nats-url with it, --nats-url '' for a server in the run's folder, or "
-            f"{TRUST} where the archive is your own"
+            f"the archive names the NATS server {recorded.url} for the run's log, and an archive alone is not trusted: "
+            f"give --nats-url {recorded.url} to use it, --nats-url '' for a server in the run's folder, or {TRUST} if "
+            "the archive is your own"
         )
-    return told_place(arguments)
+    return command_place(arguments)
 
 
 def _blob_url(arguments: argparse.Namespace, settings: TrainSettings) -> str | None:
@@ -104,14 +104,15 @@ def _blob_url(arguments: argparse.Namespace, settings: TrainSettings) -> str | N
         if arguments.trust_archive:
             return recorded
         raise UntrustedText(
-            f"the archived run had its large payloads at {recorded}, which is not opened because an archive says so: "
-            f"give --blob-url with it, --blob-url '' for the run's folder, or {TRUST} where the archive is your own"
+            f"the archive names {recorded} for the run's large payloads, and an archive alone is not trusted: "
+            f"give --blob-url {recorded} to use it, --blob-url '' for the run's folder, or {TRUST} if the archive is "
+            "your own"
         )
     return str(arguments.blob_url or "") or None
 
 
 def _unnamed(arguments: argparse.Namespace, settings: TrainSettings) -> list[str]:
-    """Settings of the archive that reach beyond the run, and that neither this command nor the user has named."""
+    """Return the archive's settings that name code or addresses outside the run and are not on the command line."""
     if arguments.trust_archive:
         return []
     named = {arguments.archive_url, arguments.nats_url, arguments.blob_url}
@@ -119,19 +120,19 @@ def _unnamed(arguments: argparse.Namespace, settings: TrainSettings) -> list[str
 
 
 async def _begin(folder: RunFolder, log: EventLog) -> None:
-    """Mark the folder as being restored. Raises RunIsOn where it has a log that is not of a restore."""
+    """Mark the folder as being restored. Raises RunIsOn if it already has a log that no restore began."""
     mark = folder.path / MARK
     if not mark.exists() and (position := await log.end()):
         raise RunIsOn(
-            f"there is a log of run {log.run} already, to position {position:,}, and nothing is restored over it: "
-            f"remove {folder.nats}, or restore elsewhere with --runs-dir or --nats-url"
+            f"run {log.run} already has a log, to position {position:,}, and restore does not overwrite it: remove "
+            f"{folder.nats}, or restore to another place with --runs-dir or --nats-url"
         )
     mark.touch()
 
 
 @contextlib.asynccontextmanager
-async def _target(folder: RunFolder, place: NatsPlace | None, made: dict[str, Any]) -> AsyncIterator[JetStreamLog]:
-    """The log to fill: on the server of the user's own, or on one of the run's. made: how, if it is not there yet."""
+async def _target(folder: RunFolder, place: NatsPlace | None, options: dict[str, Any]) -> AsyncIterator[JetStreamLog]:
+    """Open the log to fill, on the user's NATS server or on one of the run's own. options: for a log to create."""
     async with contextlib.AsyncExitStack() as stack:
         if place is None:
             folder.nats.mkdir(parents=True, exist_ok=True)
@@ -141,32 +142,32 @@ async def _target(folder: RunFolder, place: NatsPlace | None, made: dict[str, An
         else:
             address = place.address()
             record_place(folder.path, place)
-        log = await JetStreamLog.open(address, folder.run, **made)
+        log = await JetStreamLog.open(address, folder.run, **options)
         stack.push_async_callback(log.close)
         yield log
 
 
 async def _missing(log: EventLog, settings: TrainSettings, folder: RunFolder) -> list[str]:
-    """What a resumed run will make again, or needs first, one sentence each."""
+    """Return a sentence for each part that a resumed run makes again or needs first."""
     sentences = []
     published = await log.last(of_type(log.run, "weights.published"))
     if published is not None and not any(folder.weights.glob("*/*.safetensors")):
         sentences.append(
-            "weight versions are not in an archive: the trainer makes the newest again, by training again; on a GPU, "
-            "copy its folder in weights/ too"
+            "an archive holds no weight versions: the trainer makes the newest version by training again; on a GPU, "
+            "also copy its folder in weights/"
         )
     saved = await log.last(of_type(log.run, "checkpoint.saved"))
     if saved is not None and isinstance(saved.envelope.event, CheckpointSaved):
         url = saved.envelope.event.url
         if "://" not in url and not Path(url).is_dir():
-            sentences.append(f"checkpoint {url} is not there: training begins at an older one, or at the base")
+            sentences.append(f"checkpoint {url} is missing: training begins at an older checkpoint or at the base")
     branched = await branched_of(log)
     if branched is not None:
         sentences.append(
-            f"it branched from version {branched.version} of run {branched.run}: that is made again from "
-            f"{branched.where}, which has to be there"
+            f"the run branched from version {branched.version} of run {branched.run}: that version is made again from "
+            f"{branched.where}, which must exist"
         )
-    return sentences + [f"before it is resumed: {problem}" for problem in missing_paths(settings)]
+    return sentences + [f"fix this before you resume: {problem}" for problem in missing_paths(settings)]
 
 
 def _progress(position: int, last: int) -> None:

@@ -1,7 +1,7 @@
-"""`slime-events resume`: continues a run from its log after an interruption, a failure or a kill.
+"""`slime-events resume`: continue a run from its log after an interruption, a failure or a kill.
 
-The server of a long log takes a second to start. So only what finds the run is imported with this module, and what
-continues it meanwhile.
+The server of a long log takes a second to start. So this module imports only the code that finds the run, and the rest
+while the server starts.
 """
 
 import argparse
@@ -19,16 +19,16 @@ CONTINUES = ("slime_events.app.cli.commands.resume_run", "slime_events.app.launc
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Resume; 130 where it was stopped before its last step."""
+    """Resume a run; return 130 if it was stopped before its last step."""
     folder = find_run(arguments.run, arguments.runs_dir)
     if is_held(folder):
         raise RunIsOn(
-            f"run {folder.run} is on: there is nothing to resume; `slime-events tail {folder.run}` follows it"
+            f"run {folder.run} is running: there is nothing to resume. Follow it with `slime-events tail {folder.run}`"
         )
     if any(flag.startswith("--nats-") for flag in arguments.flags):
-        from slime_events.app.cli.commands.resume_run import look_where_told
+        from slime_events.app.cli.commands.resume_run import record_new_place
 
-        look_where_told(folder, arguments.flags)
+        record_new_place(folder, arguments.flags)
     while True:
         try:
             with keeping_server(folder.path):
@@ -55,5 +55,5 @@ async def _read_record(folder: RunFolder) -> RunRecord:
 
 def _import_the_rest() -> None:
     for name in CONTINUES:
-        with contextlib.suppress(ImportError):  # who needs it says so
+        with contextlib.suppress(ImportError):  # the code that needs the module reports it
             importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""A run that was found, and goes on: with the settings and flags that it is to have now."""
+"""Continue a run from its record, with its settings and the flags of the command."""
 
 import asyncio
 import contextlib
@@ -25,30 +25,34 @@ from storage.open_log import open_run_log, record_place, recorded_place
 
 
 def resume(folder: RunFolder, record: RunRecord, flags: Sequence[str], *, accept_changed_data: bool = False) -> int:
-    """Resume by the run's status now; the exit code. Raises RunHasEnded where it changes meanwhile, InvalidValue where
-    its prompt files have changed and that is not accepted.
+    """Resume the run and return the exit code.
+
+    Raises RunHasEnded if the run's status changes meanwhile, InvalidValue if its prompt files have changed and
+    `accept_changed_data` is not set.
     """
     branched = record.started.branched
     check_reach(record.settings, flags=flags)
     if branched is not None and branched.follows:
         if flags:
             raise InvalidValue(
-                f"run {folder.run} learns from {branched.run}: it continues with the settings that it has"
+                f"run {folder.run} learns from {branched.run}, so its settings cannot change: resume it without flags"
             )
-        from slime_events.app.cli.commands.learn import continue_learner  # replay, which imports this, needs none
+        from slime_events.app.cli.commands.learn import (
+            continue_learner,  # replay imports this module and needs no learner
+        )
 
         return continue_learner(folder, branched.where)
     parsed = with_flags(record.settings, flags)
-    if not record.is_over(parsed.settings.rollout.num_rollout):  # else nothing is drawn any more
+    if not record.is_over(parsed.settings.rollout.num_rollout):  # a run that is over draws no more prompts
         for note in check_prompt_files(record.prompt_files, parsed.settings, folder.run, accept=accept_changed_data):
             say(note)
     settings = resolve(parsed, new=False)
-    folder.restored.unlink(missing_ok=True)  # all that they name is the user's from here on
+    folder.restored.unlink(missing_ok=True)  # from here on the user has accepted every address in the settings
     check_changes(changes(record.settings, settings), record.steps)
     steps = settings.rollout.num_rollout or 0
     if record.is_over(steps):
         asyncio.run(_tidy(folder))
-        say(f"run {folder.run} has finished all its {record.steps} steps: nothing to do (--num-rollout N for more)")
+        say(f"run {folder.run} has finished all {record.steps} steps: nothing to do. For more: --num-rollout N")
         return 0
     say(f"run {folder.run} continues after {record.steps} of {steps} steps (resumption {record.incarnation})")
     return finish(run_to_end(settings, resumes=record, folder=folder), folder, record.first)
@@ -56,7 +60,7 @@ def resume(folder: RunFolder, record: RunRecord, flags: Sequence[str], *, accept
 
 @contextlib.contextmanager
 def doubting_archive(folder: RunFolder, record: RunRecord) -> Iterator[None]:
-    """Doubt what only the archive names that the run was restored from; of any other run nothing."""
+    """Distrust code and addresses that only the archive of a restored run names; trust those of any other run."""
     trusted, texts = folder.trusted(), set[str]()
     if trusted is not None:
         branched = record.started.branched
@@ -66,17 +70,18 @@ def doubting_archive(folder: RunFolder, record: RunRecord) -> Iterator[None]:
         yield
 
 
-def look_where_told(folder: RunFolder, flags: Sequence[str]) -> None:
-    """Where flags say that the log is now, or with which credentials: the run's settings are read from there."""
+def record_new_place(folder: RunFolder, flags: Sequence[str]) -> None:
+    """Record the NATS server and credentials in `flags`: the run's log is read there."""
     if recorded_place(folder.path) is not None:
-        told = nats_place(parse_train(["--config", str(folder.settings), *flags]).settings.run)
-        if told is not None:
-            record_place(folder.path, told)
+        place = nats_place(parse_train(["--config", str(folder.settings), *flags]).settings.run)
+        if place is not None:
+            record_place(folder.path, place)
 
 
 async def _tidy(folder: RunFolder) -> None:
-    """After a launcher that was killed just before the run finished without it: end its processes, and write the
-    summary that it did not, from the log; the run's seconds are unknown.
+    """Clean up after a launcher that was killed just before its run finished.
+
+    Ends the launcher's processes and writes the missing summary from the log, without the run's seconds.
     """
     server = NatsServer.attach(folder.nats)
     if server is not None and not server.record.temporary:
@@ -94,5 +99,5 @@ async def _tidy(folder: RunFolder) -> None:
 
 
 def with_flags(settings: TrainSettings, flags: Sequence[str]) -> ParsedTrain:
-    """The run's settings under the flags."""
+    """Apply flags to a run's settings."""
     return parse_train(["--config", "the run's settings", *flags], read=lambda _: to_toml(settings))

@@ -1,4 +1,4 @@
-"""`slime-events retrain`: trains steps of a run again from its log, and compares them with what was committed."""
+"""`slime-events retrain`: train steps of a run again from its log and compare them with the committed steps."""
 
 import argparse
 import functools
@@ -21,17 +21,17 @@ from slime_events.core.run.run_reader import open_run
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """Train, print each step and the report. 1 where a digest differs."""
+    """Train, print each step and the report; return 1 if a digest differs."""
     begun = time.perf_counter()
     if (arguments.save_version is None) != (arguments.out is None):
-        raise ImpossibleCombination("--save-version V and --out FOLDER are given together")
+        raise ImpossibleCombination("--save-version V and --out FOLDER need each other: give both or neither")
 
     def show(step: Retrained) -> None:
         if not arguments.json:
             print(step_text(step), flush=True)
 
     note = functools.partial(print, file=sys.stderr, flush=True)
-    wanted = RetrainRequest(
+    request = RetrainRequest(
         steps=arguments.steps,
         from_base=arguments.from_base,
         tensor=arguments.tensor_model_parallel_size,
@@ -42,7 +42,7 @@ async def run(arguments: argparse.Namespace) -> int:
         check_reach(opened.settings, "rollout", "algorithm", "trainer")
         with tempfile.TemporaryDirectory(prefix="slime-events-retrain-") as scratch:
             opened = await trainable(opened, arguments.hf_checkpoint, Path(scratch), note=note)
-            report = await retrain(opened, wanted, show, environment=environment(), begun=begun)
+            report = await retrain(opened, request, show, environment=environment(), begun=begun)
     wrong = report.wrong
     if arguments.json:
         facts = msgspec.to_builtins(report) | {

@@ -1,11 +1,12 @@
-"""`slime-events show`: a run, or a step, group, sample, weight version, trace or moment of it, out of its log."""
+"""`slime-events show`: show a run, or one step, group, sample, weight version, trace or moment, from its log."""
 
 import argparse
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from schemas.doc import doc
 from schemas.errors import InvalidValue
 from schemas.ids import requested_sample
 from slime_events.analysis.model.agent_session import read_sessions, sessions_of
@@ -23,7 +24,7 @@ from storage.log import Readable
 
 
 class View(NamedTuple):
-    """What is shown, as JSON values and as text."""
+    """A view as JSON values and as text."""
 
     facts: dict[str, Any]
     text: str
@@ -31,13 +32,13 @@ class View(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked about a run; with nothing set, the run itself. tokens: rows of the token table, 0 for all."""
+    """The part of a run to show; with nothing set, the run itself."""
 
     step: int | None = None
     group: str | None = None
     sample: str | None = None
     version: int | None = None
-    tokens: int = TOKENS
+    tokens: Annotated[int, doc("Rows of the token table, 0 for all")] = TOKENS
 
 
 async def view_of(
@@ -49,10 +50,10 @@ async def view_of(
     launched: bool | None = None,
     every_step: bool = True,
 ) -> View:
-    """The view of what is asked: look-ups, but for the run itself. Raises RunNotFound with the nearest names.
+    """Return the view that answers a question. Raises RunNotFound with the nearest names.
 
-    launched: whether the run's launcher is on; None where that cannot be known. every_step: a run's facts have all its
-    steps, for which it is read once; else the newest, and a run in a folder is looked up as its launcher last saw it.
+    launched: whether the run's launcher is running; None if unknown. every_step: read the whole log for a run's facts,
+    so that they have all steps; else they start from the launcher's snapshot and have the newest steps.
     """
     lookup = Lookup(log)
     if question.sample is not None:
@@ -60,8 +61,8 @@ async def view_of(
         return View(facts, sample_text(facts, question.tokens))
     if question.group is not None:
         group = await lookup.group(question.group)
-        made_by = await read_sessions(LogPart(log), [requested_sample(one.sample) for one in group.members])
-        facts = group_facts(lookup.run, group, made_by)
+        sessions = await read_sessions(LogPart(log), [requested_sample(member.sample) for member in group.members])
+        facts = group_facts(lookup.run, group, sessions)
         return View(facts, group_text(facts))
     if question.step is not None:
         facts = step_facts(lookup.run, await lookup.step(question.step))
@@ -69,12 +70,12 @@ async def view_of(
     if question.version is not None:
         facts = version_facts(lookup.run, await lookup.version(question.version))
         return View(facts, version_text(facts))
-    # The other views are imported where they are used: a look-up takes less time than to import them.
+    # Imported here: to import this code takes longer than a look-up.
     from slime_events.analysis.model.foreign import read_foreign
     from slime_events.app.cli.commands.show_run import calls_of, look_run_up, read_whole_run, run_facts, run_text
 
-    found = await (read_whole_run(log) if every_step or folder is None else look_run_up(log, folder))
-    facts = run_facts(*found, launched, await read_foreign(log, found[1].state), await calls_of(log))
+    run, progress, steps = await (read_whole_run(log) if every_step or folder is None else look_run_up(log, folder))
+    facts = run_facts(run, progress, steps, launched, await read_foreign(log, progress.state), await calls_of(log))
     if folder is not None:
         from slime_events.app.cli.commands.show_files import disk_facts
 
@@ -91,14 +92,15 @@ async def _sample(lookup: Lookup, name: str, fetch: Fetch) -> dict[str, Any]:
     await lookup.lifetime()
     checkpoint = (lookup.run.settings.get("engine") or {}).get("hf_checkpoint")
     decode = text_decoder(checkpoint)
-    made = trajectories.by_sample[sample.sample]
+    trajectory = trajectories.by_sample[sample.sample]
     step = lookup.run.groups[sample.group].step
     if batch := lookup.run.steps.get(step) if step is not None else None:
-        made.loss_mask = BatchMasks(batch.sealed.event, fetch).of(sample.sample, made.loss_mask, made.length)
+        masks = BatchMasks(batch.sealed.event, fetch)
+        trajectory.loss_mask = masks.of(sample.sample, trajectory.loss_mask, trajectory.length)
     return sample_facts(
         lookup.run,
         sample,
-        made,
+        trajectory,
         None if decode is None else lambda token: decode([token]),
         prompt_decoder(checkpoint, fetch),
         sessions_of(lookup.events),
@@ -106,10 +108,9 @@ async def _sample(lookup: Lookup, name: str, fetch: Fetch) -> dict[str, Any]:
 
 
 async def trace_text(log: Readable, traces: Path | None, group: str) -> str:
-    """The spans of one group's trace as a tree: those exported to the folder `traces` (an archive has none),
-    or else rebuilt from the log.
+    """Return the spans of one group's trace as a tree, from the folder `traces`, or else rebuilt from the log.
 
-    Raises RunNotFound for an unknown group.
+    traces: folder of exported spans; an archive has none. Raises RunNotFound for an unknown group.
     """
     from slime_events.core.telemetry.event_spans import span_of
     from slime_events.core.telemetry.read import read_spans, render, trace_of
@@ -120,18 +121,18 @@ async def trace_text(log: Readable, traces: Path | None, group: str) -> str:
         files = read_spans(traces)
         if exported := trace_of(files.spans, trace):
             return render(exported) + (f"\n{files.dropped} spans were dropped" if files.dropped else "")
-        why = f"{traces} has no span of it (not sampled, or sent to an OTLP endpoint)"
+        why = f"{traces} has no span of the group (not sampled, or sent to an OTLP endpoint)"
     spans = [span_of(recorded.envelope) async for recorded in log.read()]
     return f"{render(trace_of([span for span in spans if span is not None], trace))}\nrebuilt from the log: {why}"
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """Print what is asked."""
+    """Print the view."""
     others = (arguments.group, arguments.sample, arguments.version, arguments.trace, arguments.verify or None)
     if arguments.at is not None and any(other is not None for other in others):
         raise InvalidValue("--at shows the whole run at one position: leave out --group, --sample, --version, ...")
     if arguments.diff is not None and arguments.at is None:
-        raise InvalidValue("--diff compares with another position: give --at POS too")
+        raise InvalidValue("--diff needs --at POS: it compares two positions")
     async with open_run(arguments.run, arguments.runs_dir) as opened:
         text = await _text(arguments, opened)
     print(text)

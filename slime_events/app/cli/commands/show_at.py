@@ -1,4 +1,4 @@
-"""`show RUN --at POS`: the whole system at one position of its log; with `--diff`, what differs from another."""
+"""`show RUN --at POS`: the whole system at one position of its log; with `--diff`, the changes between two."""
 
 import contextlib
 import hashlib
@@ -30,22 +30,22 @@ from storage.archive.index import cache_folder
 
 LAST_DECISIONS = 12
 ROLLOUTS = 8
-"""Rollouts of one engine, and groups in one phase, that are shown one by one."""
+"""Most rollouts of one engine, and groups in one phase, that are listed."""
 REASON_WIDTH = 60
 CHANGES = 12
-"""Changes of one kind that are shown one by one."""
+"""Most changes of one kind that are listed."""
 VALUE_WIDTH = 40
 
 
 async def moment_facts(
     opened: OpenedRun, at: str, step: int = 0, diff: str | None = None
 ) -> tuple[dict[str, Any], str]:
-    """As JSON values and as text: the run at one position, `step` events on; or what differs from position `diff`.
+    """Return the run at position `at` plus `step` events, or its changes up to `diff`, as JSON values and as text.
 
-    Raises InvalidValue for what is no position, RunNotFound where the run has none such.
+    Raises InvalidValue for a text that is not a position, RunNotFound if the run has no such position.
     """
     cached = cache_folder() / "slime-events" / "seek" / hashlib.sha256(opened.where.encode()).hexdigest()[:24]
-    index = opened.folder.seek if opened.folder else cached  # an archive has no folder here
+    index = opened.folder.seek if opened.folder else cached  # an archive has no run folder
     timeline = await Timeline(opened.log, index).open(_announce_index)
     there = await timeline.seek(parse_position(at))
     if step:
@@ -64,7 +64,7 @@ async def moment_facts(
 
 
 async def _without_launcher(opened: OpenedRun, moment: Moment, end: int) -> dict[str, Any]:
-    """What is different in a moment after which no launcher said more: the log's last one, or before a resumption."""
+    """Return the facts to replace if a launcher died at this moment: at the end of the log or before a resumption."""
     if moment.state.phase is not RunPhase.RUNNING:
         return {}
     if moment.position == end:
@@ -76,13 +76,13 @@ async def _without_launcher(opened: OpenedRun, moment: Moment, end: int) -> dict
 
 
 def _announce_index(events: int) -> None:
-    sys.stderr.write(f"reading {events:,} events once, so that every position can be entered at once\n")
+    sys.stderr.write(f"reading {events:,} events once to build an index; later calls are fast\n")
 
 
 def _head(facts: dict[str, Any], event: str) -> str:
     counts, pressure = facts["counts"], facts["backpressure"]
-    wanted = f" of {facts['steps_wanted']}" if facts["steps_wanted"] else ""
-    room = "" if pressure["room"] is None else f" of {pressure['room']} that there is room for"
+    target = f" of {facts['steps_wanted']}" if facts["steps_wanted"] else ""
+    room = "" if pressure["room"] is None else f" of at most {pressure['room']}"
     decided = f"{counts['groups_accepted']} accepted, {counts['groups_rejected']} rejected"
     behind = ", ".join(f"{n} groups {versions} behind" for versions, n in facts["staleness"]["behind"].items())
     bound = facts["staleness"]["bound"]
@@ -93,7 +93,7 @@ def _head(facts: dict[str, Any], event: str) -> str:
         ("event", event.strip()),
         ("phase", facts["phase"] + (f": {facts['failure']}" if facts["failure"] else "")),
         ("waits for", facts["waits_for"]),
-        ("steps", f"{facts['steps']}{wanted} committed"),
+        ("steps", f"{facts['steps']}{target} committed"),
         ("weights", f"version {facts['version']} {facts['weights_digest'][:12]}, published {facts['published']}"),
         ("open", f"{pressure['open']} groups{room}, {pressure['unsealed']} in no batch yet, "
                  f"{pressure['prompts_waiting']} prompts wait"),
@@ -101,7 +101,7 @@ def _head(facts: dict[str, Any], event: str) -> str:
         ("training", "\n".join(f"step {s['step']}: {len(s['groups'])} groups" for s in facts["sealed"])),
         ("evaluating", "\n".join(f"{e['dataset']} of version {e['version']}: {e['groups']} groups"
                                  for e in facts["evals"])),
-        ("groups", f"{counts['groups_requested']} asked for, {decided}, {counts['groups_trained']} trained on"),
+        ("groups", f"{counts['groups_requested']} requested, {decided}, {counts['groups_trained']} trained on"),
         ("samples", f"{counts['samples_completed']} completed, {counts['samples_failed']} failed, "
                     f"{counts['rewards_failed']} ungraded, {counts['suspensions']} suspended"),
         ("tokens", f"{counts['response_tokens']:,} generated"),
@@ -119,7 +119,7 @@ def _engines(facts: dict[str, Any]) -> str:
 
 
 def _rollouts(facts: dict[str, Any]) -> str:
-    """What each engine is on, and what none has begun as far as the log says."""
+    """Return a table of the rollouts that engines generate and of those that, by the log, none has begun."""
     rows, left = [], 0
     for rollouts in (*(e["rollouts"] for e in facts["engines"]), facts["queued"]):
         shown = sorted(rollouts, key=lambda rollout: -rollout["seconds"])[:ROLLOUTS]
@@ -167,13 +167,13 @@ def _samples(group: dict[str, Any]) -> str:
 
 
 def decisions_text(decisions: list[dict[str, Any]]) -> str:
-    """The oldest first."""
+    """Return decisions as a table, the oldest first."""
     rows = [
         (d["position"], clock(d["at"]), d["type"], d["about"],
          " ".join(filter(None, (shorten(d["reason"], REASON_WIDTH), figures_text(d["figures"])))))
         for d in decisions
     ]  # fmt: skip
-    return table(("position", "time", "decided", "about", "why, and on what"), rows) if rows else ""
+    return table(("position", "time", "decided", "about", "reason and figures"), rows) if rows else ""
 
 
 def _more(left: int, what: str = "", indent: str = "") -> str:
@@ -181,7 +181,7 @@ def _more(left: int, what: str = "", indent: str = "") -> str:
 
 
 def diff_text(facts: dict[str, Any]) -> str:
-    """`difference` of two moments."""
+    """Return the difference of two moments as text."""
     groups = facts["groups"]
     counts = facts["counts"] | {f"rejected for {cause}": added for cause, added in facts["rejections"].items()}
     head = fields([
@@ -195,8 +195,8 @@ def diff_text(facts: dict[str, Any]) -> str:
         _section("changed", facts["changed"] | facts["backpressure"] | facts["cursors"], _was_is),
         _section("engines", facts["engines"], _was_is),
         _section("counts", counts, "{:+,}".format),
-        _section("groups that came", groups["came"], str),
-        _section("groups that went", groups["went"], str),
+        _section("groups opened", groups["came"], str),
+        _section("groups closed", groups["went"], str),
         _section("groups that moved", groups["moved"], lambda pair: " -> ".join(map(_phase_text, pair))),
         _decisions(facts),
     )

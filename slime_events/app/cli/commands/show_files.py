@@ -1,4 +1,4 @@
-"""`show RUN`: where the parts of a run lie, which versions of them are kept, and how many bytes they have."""
+"""`show RUN`: the paths, kept versions and sizes of a run's log, archive, weights and checkpoints."""
 
 import re
 from collections.abc import Sequence
@@ -16,8 +16,9 @@ _VERSION = re.compile(r"v(\d{6,})(?:-|$)")
 
 
 def disk_facts(folder: RunFolder, extent: Extent | None = None) -> dict[str, Any]:
-    """What is on disk of the log, the archive, weights and checkpoints. The archive may lie in an object store, and the
-    log on another server. extent: of the log.
+    """Return sizes in bytes and kept versions of log, archive, weights and checkpoints.
+
+    extent: positions that the log holds. The archive may be in an object store, and the log on another server.
     """
     return {
         "log": {"bytes": size_of(folder.nats)} | (extent._asdict() if extent else {}),
@@ -40,14 +41,14 @@ def _archive(folder: RunFolder) -> dict[str, Any]:
 
 
 def _versions(folder: Path) -> dict[str, Any]:
-    """Of weights or checkpoints: `<folder>/v000012...`, one for each that is kept."""
-    there = folder.iterdir() if folder.is_dir() else ()
-    kept = sorted({int(found[1]) for path in there if (found := _VERSION.match(path.name))})
+    """Return the kept versions of weights or checkpoints, each in `<folder>/v000012...`, and their size in bytes."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    kept = sorted({int(match[1]) for path in paths if (match := _VERSION.match(path.name))})
     return {"versions": kept, "bytes": size_of(folder)}
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files below; those that go away meanwhile do not count."""
+    """Return the bytes of all files below; a file that disappears meanwhile does not count."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -58,14 +59,14 @@ def size_of(folder: Path) -> int:
 
 
 def ranges_text(numbers: Sequence[int]) -> str:
-    """Ascending numbers, neighbours as a range: `0, 4, 8 to 11`."""
+    """Return ascending numbers as text, neighbours as a range: `0, 4, 8 to 11`."""
     begins = [n for before, n in pairwise([None, *numbers]) if before is None or n != before + 1]
     ends = [n for n, after in pairwise([*numbers, None]) if n is not None and after != n + 1]
     return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in zip(begins, ends, strict=True))
 
 
 def files_text(folder: RunFolder, disk: dict[str, Any]) -> str:
-    """Every part that is there, with its path and what it holds."""
+    """Return a line per existing part of the run, with its path and content."""
     parts = ("archive", "blobs", "weights", "checkpoints", "traces")
     named = [("log", folder.nats), *((part, getattr(folder, part)) for part in parts)]
     named += [("process logs", folder.logs), ("settings", folder.settings), ("summary", folder.summary)]
@@ -79,17 +80,17 @@ def files_text(folder: RunFolder, disk: dict[str, Any]) -> str:
 def _holds(facts: dict[str, Any]) -> str:
     if "error" in facts:
         return f" (cannot be read: {facts['error']})"
-    versions, said = facts.get("versions"), list[str]()
+    versions, parts = facts.get("versions"), list[str]()
     if versions:
-        said.append(f"version{'s' if len(versions) > 1 else ''} {ranges_text(versions)}")
+        parts.append(f"version{'s' if len(versions) > 1 else ''} {ranges_text(versions)}")
     if "first" in facts:
-        said.append(f"positions {facts['first']:,} to {facts['last']:,}")
+        parts.append(f"positions {facts['first']:,} to {facts['last']:,}")
     if "segments" in facts and facts["last"]:
-        said.append(f"positions 1 to {facts['last']:,} in {facts['segments']:,} segments")
+        parts.append(f"positions 1 to {facts['last']:,} in {facts['segments']:,} segments")
     if facts.get("bytes"):
-        said.append(f"{facts['bytes'] / 1e6:,.1f} MB")
+        parts.append(f"{facts['bytes'] / 1e6:,.1f} MB")
     if facts.get("first", 1) > 1:
-        said.append(
-            f"and of the {facts['first'] - 1:,} events before what is small, {facts['past_bytes'] / 1e6:,.1f} MB"
+        parts.append(
+            f"and small parts of the {facts['first'] - 1:,} events before, {facts['past_bytes'] / 1e6:,.1f} MB"
         )
-    return f": {', '.join(said)}" if said else ""
+    return f": {', '.join(parts)}" if parts else ""

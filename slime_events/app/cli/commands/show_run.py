@@ -41,11 +41,11 @@ REASON = 160
 
 
 LOOKED_UP = ("run.*", "eval.completed", "worker.*", "prompt.rejected", "group.rejected")
-"""Types of events that a run's picture needs beside its progress; few of a step."""
+"""Event types that a run's view needs besides its progress. A step has few of them."""
 
 
 async def read_whole_run(log: Readable) -> tuple[Run, Progress, list[StepLine]]:
-    """Its records, its progress, and all its steps."""
+    """Read the log once, and return the run's records, its progress and all its steps."""
     progress, steps = Progress(log.run), list[StepLine]()
 
     def apply(recorded: Recorded) -> None:
@@ -56,7 +56,10 @@ async def read_whole_run(log: Readable) -> tuple[Run, Progress, list[StepLine]]:
 
 
 async def look_run_up(log: Readable, folder: RunFolder) -> tuple[Run, Progress, list[StepLine]]:
-    """The same from the launcher's snapshot on: no records of groups and samples, and the newest steps alone."""
+    """Return the run's records, progress and newest steps, read from the launcher's snapshot.
+
+    The records hold no groups and samples.
+    """
     progress = Progress(log.run)
     snapshots = Snapshots(folder.path / "snapshots" / "launcher", ProgressSnapshot)
     await StateKeeper(snapshots, folder.archive_url()).restore(progress, log)
@@ -68,16 +71,16 @@ async def look_run_up(log: Readable, folder: RunFolder) -> tuple[Run, Progress, 
 
 
 async def calls_of(log: Readable) -> dict[str, Any] | None:
-    """Of a run that a client drives: its calls, how many are carried out, and the models that they are of."""
+    """Return the number of calls, of calls carried out, and the models of a run that a client drives, else None."""
 
     async def named(kind: type[Event]) -> list[str]:
         return [subject.rpartition(".")[2] for subject in await log.subjects(of_type(log.run, type_of(kind)), 1)]
 
-    given = await named(CommandGiven)
-    if not given:
+    commands = await named(CommandGiven)
+    if not commands:
         return None
-    models = dict.fromkeys(name.rpartition("-")[0] for name in sorted(given))
-    return {"given": len(given), "done": len(await named(CommandDone)), "models": list(models)}
+    models = dict.fromkeys(name.rpartition("-")[0] for name in sorted(commands))
+    return {"given": len(commands), "done": len(await named(CommandDone)), "models": list(models)}
 
 
 def run_facts(
@@ -88,10 +91,10 @@ def run_facts(
     foreign: ForeignRecords = NO_FOREIGN,
     calls: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Where the run stands, how rewards went, what was rejected and why.
+    """Return a run's status, rewards, rejections and workers.
 
-    steps: its lines. launched: whether a launcher is on; None where that cannot be known. foreign: records that are no
-    events. calls: `calls_of` its log.
+    launched: whether a launcher is running; None if unknown. foreign: records on the stream that are not events.
+    calls: result of `calls_of`.
     """
     plan = plan_in_force(entry.event for entry in run.lifetime)
     state, end = progress.state, run.lifetime[-1].event if run.lifetime else None
@@ -109,7 +112,7 @@ def run_facts(
         "steps_wanted": plan.steps if plan else None,
         "staleness": {
             "most": progress.figures.staleness,
-            "bound": None if plan is None or state.follows else plan.staleness_bound,  # it has its parent's rollouts
+            "bound": None if plan is None or state.follows else plan.staleness_bound,  # a learner requests no rollouts
         },
         "trainer_idle": progress.trainer_idle,
         "version": state.version,
@@ -131,24 +134,25 @@ def run_facts(
 
 
 def _agents(progress: Progress, now: int) -> dict[str, Any]:
-    """The sessions that are open, with the age of each and of its turns that are under way, the oldest first; and how
-    the others ended.
+    """Return the open sessions, the oldest first, with the ages of their open turns; and how the other sessions ended.
+
+    now: UTC nanoseconds.
     """
     return {
         "ended": plain(progress.figures.ended),
         "sessions": [
             {
-                "session": one.session,
-                "age_s": max(0, now - one.opened_at) * NANO,
-                "turns": [{"turn": turn, "age_s": max(0, now - at) * NANO} for turn, at in one.turns.items()],
+                "session": session.session,
+                "age_s": max(0, now - session.opened_at) * NANO,
+                "turns": [{"turn": turn, "age_s": max(0, now - at) * NANO} for turn, at in session.turns.items()],
             }
-            for one in sorted(progress.figures.sessions.values(), key=lambda one: one.opened_at)
+            for session in sorted(progress.figures.sessions.values(), key=lambda session: session.opened_at)
         ],
     }
 
 
 def _rejections(run: Run) -> list[dict[str, Any]]:
-    """Rejected groups by cause and reason, the most frequent first, with a few of their ids."""
+    """Return rejected groups by cause and reason, the most frequent first, with a few of their ids."""
     groups: dict[Reason, list[str]] = {}
     for group in run.groups.values():
         if group.verdict and isinstance(group.verdict.event, GroupRejected):
@@ -170,30 +174,31 @@ def _head(facts: dict[str, Any]) -> str:
     rewards, counts, ended, idle = facts["rewards"], facts["counts"], facts["ended"] or {}, facts["trainer_idle"]
     status, first, resumed = RunStatus(facts["phase"]), 0, facts["lives"] - 1
     why = f" ({ended['reason']})" if status is RunStatus.FAILED else ""
-    on, again = ("on for ", f", resumed {resumed} time{'s' if resumed > 1 else ''}") if resumed > 0 else ("", "")
+    ran, again = ("ran for ", f", resumed {resumed} time{'s' if resumed > 1 else ''}") if resumed > 0 else ("", "")
     branched = None
     if parent := facts["branched"]:
         first = parent["version"]
-        learns = ", on whose rollouts it is trained," if parent.get("follows") else ","
-        branched = f"from version {first} of {parent['run']}{learns} which is {parent['where']}"
-    wanted = f" of {facts['steps_wanted']}" if facts["steps_wanted"] else ""
+        learns = ", trained on its rollouts" if parent.get("follows") else ""
+        branched = f"from version {first} of {parent['run']} ({parent['where']}){learns}"
+    target = f" of {facts['steps_wanted']}" if facts["steps_wanted"] else ""
     own = f", {len(rewards)} of its own" if first else ""
     most, bound = facts["staleness"]["most"], facts["staleness"]["bound"]
-    bounded = "" if bound is None else f", at most {bound} by its settings"
+    bounded = "" if bound is None else f", limit {bound}"
     decided = counts["groups_accepted"] + counts["groups_rejected"]
     suspended = f", {counts['suspensions']} suspended at step boundaries" if counts["suspensions"] else ""
     return fields([
         ("run", facts["run"]),
         ("phase", f"{status}{why}: {MEANINGS[status].format(run=facts['run'])}"),
-        ("started", f"{moment(facts['started_at'])}, {on}{duration(facts['seconds'])}{again}, "
+        ("started", f"{moment(facts['started_at'])}, {ran}{duration(facts['seconds'])}{again}, "
                     f"{facts['events']:,} events"),
         ("branched", branched),
-        ("steps", f"{first + len(rewards)}{wanted}{own}, weight version {facts['version']} "
+        ("steps", f"{first + len(rewards)}{target}{own}, weight version {facts['version']} "
                   f"{facts['weights_digest'][:12]}"),
         ("trainer", None if idle is None else f"idle {idle:.1%} of the time from its first commit to its last"),
-        *(("restored", f"at v{one['version']}: {restored_text(one)}") for one in facts["restored"][-LAST_RESTORED:]),
+        *(("restored", f"at v{event['version']}: {restored_text(event)}")
+          for event in facts["restored"][-LAST_RESTORED:]),
         ("staleness", None if most is None else f"up to {most} versions behind{bounded}"),
-        *(_of_client(facts) if facts["calls"] else [
+        *(_client_fields(facts) if facts["calls"] else [
             ("reward", f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}" if rewards else None),
             ("prompts", f"{counts['prompts_submitted']} submitted, {counts['prompts_rejected']} refused"),
             ("groups", f"{counts['groups_accepted']} of {decided} accepted, {counts['groups_trained']} trained on, "
@@ -207,8 +212,8 @@ def _head(facts: dict[str, Any]) -> str:
     ])  # fmt: skip
 
 
-def _of_client(facts: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """Of a run that a client drives; what is a reward there, the client alone knows."""
+def _client_fields(facts: dict[str, Any]) -> list[tuple[str, str | None]]:
+    """Return the fields of a run that a client drives. Only the client knows its rewards."""
     calls, models = facts["calls"], facts["calls"]["models"]
     losses = [line["metrics"]["loss"] for line in facts["steps"] if "loss" in line["metrics"]]
     named = models[0] if len(models) == 1 else f"{len(models)} models, the last of them {models[-1]}"
@@ -219,21 +224,21 @@ def _of_client(facts: dict[str, Any]) -> list[tuple[str, str | None]]:
 
 
 def _agents_text(agents: dict[str, Any]) -> list[str]:
-    """Of the open sessions, then of the others."""
+    """Return a line about the open sessions, then lines about the others."""
     opened = _open_text(agents["sessions"])
     return [*([opened] if opened else []), *_ended_text(agents["ended"])]
 
 
 def _ended_text(ended: dict[str, Any]) -> list[str]:
-    """`412 sessions sealed: reward 400, exit 12`, `12 came to nothing`, and the newest of these with their reasons."""
+    """Return `412 sessions sealed by reward 400, exit 12`, `12 of them failed`, and the newest failures."""
     sealed = sorted(ended["sealed"].items(), key=lambda item: -item[1])
     count, lines = sum(ended["sealed"].values()), list[str]()
     if count:
         how = ", ".join(f"{reason} {number:,}" for reason, number in sealed)
         lines.append(f"{count:,} session{'' if count == 1 else 's'} sealed by {how}")
     if ended["failed"]:
-        lines.append(f"{ended['failed']:,} of them came to nothing, the last")
-        lines += [f"  {one['session']}: {shorten(one['reason'], REASON)}" for one in ended["failures"]]
+        lines.append(f"{ended['failed']:,} of them failed, the last")
+        lines += [f"  {failure['session']}: {shorten(failure['reason'], REASON)}" for failure in ended["failures"]]
     return lines
 
 
@@ -241,12 +246,12 @@ def _open_text(sessions: Sequence[dict[str, Any]]) -> str | None:
     """`3 sessions open, the oldest for 12.1 s; under way: turn 2 of train-0-000007-s3.0 for 4.0 s`."""
     if not sessions:
         return None
-    turns = [(turn["age_s"], turn["turn"], one["session"]) for one in sessions for turn in one["turns"]]
+    turns = [(turn["age_s"], turn["turn"], session["session"]) for session in sessions for turn in session["turns"]]
     shown = [f"turn {turn} of {name} for {duration(age)}" for age, turn, name in sorted(turns, reverse=True)]
     more = [f"and {len(shown) - EXAMPLES} more"] if len(shown) > EXAMPLES else []
     many = "" if len(sessions) == 1 else "s"
-    said = f"{len(sessions)} session{many} open, the oldest for {duration(sessions[0]['age_s'])}"
-    return said + (f"; under way: {', '.join([*shown[:EXAMPLES], *more])}" if shown else "; no turn is under way")
+    text = f"{len(sessions)} session{many} open, the oldest for {duration(sessions[0]['age_s'])}"
+    return text + (f"; under way: {', '.join([*shown[:EXAMPLES], *more])}" if shown else "; no turn is under way")
 
 
 def _steps(facts: dict[str, Any]) -> str:
@@ -293,9 +298,9 @@ def _engines(facts: dict[str, Any]) -> str:
 
 
 def _foreign(facts: dict[str, Any]) -> str:
-    """Records on the run's stream that are no events, the last ones by name."""
-    last, count = [str(Foreign(**one)) for one in facts["foreign"]["last"]], facts["foreign"]["count"]
+    """Return the number of records on the run's stream that are not events, and the newest of them by name."""
+    last, count = [str(Foreign(**record)) for record in facts["foreign"]["last"]], facts["foreign"]["count"]
     more = [f"and {count - len(last):,} before them (audit names all)"] if count > len(last) else []
     records = "1 foreign record" if count == 1 else f"{count:,} foreign records"
     named = block("\n".join([*last, *more]), "  ")
-    return f"{records}, no events of the run and folded as nothing\n{named}" if count else ""
+    return f"{records}, which are not events of the run and have no effect\n{named}" if count else ""

@@ -30,15 +30,16 @@ from slime_events.plugins.sample_view import DecodePrompt, prompt_text
 
 TOKENS = 64
 TEXT_WIDTH = 60
-REMOVED = ", but no token of it: --rollout-sample-filter-path removed it"
+REMOVED = ", but no token is trained: --rollout-sample-filter-path removed the sample"
 REQUEST_FIELDS = ("seed", "min_version", "purpose", "sampling")
 Decode = Callable[[int], str]
-"""The text of one token."""
+"""Returns the text of one token."""
 
 
 def group_facts(run: Run, group: Group, sessions: Sequence[AgentSession] = ()) -> dict[str, Any]:
-    """Prompt, samples, decision, step and weight version; null for what has not happened. sessions: of agents, that
-    were opened to make its samples.
+    """Return prompt, samples, decision, step and weight version; null for steps not reached yet.
+
+    sessions: agents' sessions that made the samples.
     """
     prompt = group.prompt
     return {
@@ -62,15 +63,17 @@ def sample_facts(
     decode_prompt: DecodePrompt | None = None,
     sessions: Sequence[AgentSession] = (),
 ) -> dict[str, Any]:
-    """All that the log holds about one sample. trajectory: its tokens, where there are any. decode_prompt: for a prompt
-    of its own that the log holds no text of. sessions: of agents, that were opened to make it.
+    """Return everything that the log holds about one sample.
+
+    trajectory: its tokens; None if it has none. decode_prompt: returns the text of the sample's own prompt, if the log
+    holds only its tokens. sessions: agents' sessions that made it.
     """
     group, done = run.groups[sample.group], sample.completed.event if sample.completed else None
     prompt = group.prompt.event if group.prompt else None
     batch = run.steps.get(group.step) if group.step is not None else None
     removed = batch is not None and sample.sample in batch.sealed.event.removed
 
-    def own_prompt(_: Array) -> str:  # records hold no token numbers, the trajectory does
+    def own_prompt(_: Array) -> str:  # the trajectory holds the token ids, records do not
         return decode_prompt(trajectory.prompt) if decode_prompt and trajectory else ""
 
     return {
@@ -84,7 +87,7 @@ def sample_facts(
         "chunks": sample.chunks,
         "turns": [
             {"turn": turn.index, "role": turn.role.value, "seconds": turn.seconds, "tokens": turn.length,
-             **picked(turn, "text", "call", "result", "error", "extends"), **_asked(turn)}
+             **picked(turn, "text", "call", "result", "error", "extends"), **_agent_fields(turn)}
             for turn in (entry.event for entry in sample.turns)
         ],
         "sessions": [plain(session) for session in sessions],
@@ -108,8 +111,8 @@ def sample_facts(
     }  # fmt: skip
 
 
-def _asked(turn: TurnRecorded) -> dict[str, Any]:
-    """What is known of an agent's turn beside the rest."""
+def _agent_fields(turn: TurnRecorded) -> dict[str, Any]:
+    """Return the fields that only an agent's turn has."""
     if turn.agent is None:
         return {}
     return picked(turn.agent, "dialect", "root", "nearest", "drift", "rule") | {"generation": turn.agent.call}
@@ -133,7 +136,7 @@ def _sample_line(sample: Sample) -> dict[str, Any]:
 
 
 def _decision(group: Group) -> dict[str, Any] | None:
-    """Accepted or rejected, by which filter, on which figures, why."""
+    """Return the decision with its filter, figures and reason; None if there is no decision yet."""
     if group.verdict is None:
         return None
     event = group.verdict.event
@@ -146,7 +149,7 @@ def _decision(group: Group) -> dict[str, Any] | None:
 
 
 def _tokens(trajectory: Trajectory, decode: Decode | None, *, removed: bool) -> list[dict[str, Any]]:
-    versions: list[int | None] = [None] * trajectory.length  # what nobody generated has none
+    versions: list[int | None] = [None] * trajectory.length  # tokens that no engine generated have no version
     for span in trajectory.spans:
         versions[span.start : span.end] = [span.version] * (span.end - span.start)
     mask = [1] * trajectory.length if trajectory.loss_mask is None else trajectory.loss_mask.tolist()
@@ -186,10 +189,10 @@ def group_text(facts: dict[str, Any]) -> str:
 
 
 def sample_text(facts: dict[str, Any], tokens: int = TOKENS) -> str:
-    """`sample_facts` for a terminal. tokens: at most so many rows of the token table, 0 for all."""
+    """`sample_facts` for a terminal. tokens: most rows of the token table, 0 for all."""
     title = "prompt"
     if facts["prompt_is_own"]:
-        title += " of its own" + ("" if facts["prompt"] else ", whose text is not in this log")
+        title += " of the sample" + ("" if facts["prompt"] else ", whose text is not in this log")
     return paragraphs(
         _head(facts),
         _turns(facts["turns"], _sessions(facts)),
@@ -227,7 +230,7 @@ def _head(facts: dict[str, Any]) -> str:
 
 
 def _sessions(facts: dict[str, Any]) -> list[AgentSession]:
-    return [convert(one, AgentSession, str_keys=True) for one in facts["sessions"]]
+    return [convert(session, AgentSession, str_keys=True) for session in facts["sessions"]]
 
 
 def _decision_text(decision: dict[str, Any] | None) -> str:
@@ -241,7 +244,7 @@ def _decision_text(decision: dict[str, Any] | None) -> str:
 
 
 def _fate_text(step: int | None, version: int | None) -> str:
-    """The step that trained it, and the weights that came of it."""
+    """Return the step that trained the sample, and the resulting weight version."""
     if step is None:
         return "in no batch"
     return f"step {step}" + (f" -> weight version {version}" if version is not None else ", not committed yet")
@@ -274,18 +277,18 @@ def _reward(reward: dict[str, Any]) -> str:
 
 
 def _turns(turns: list[dict[str, Any]], sessions: Sequence[AgentSession]) -> str:
-    rows, session_of = [], {turn.turn: one.session for one in sessions for turn in one.turns}
+    rows, session_of = [], {turn.turn: session.session for session in sessions for turn in session.turns}
     for turn in turns:
         call = turn["call"]
         what = f"{call['name']} {call['arguments']}" if call else turn["text"]
         result = shorten(str(turn["error"] or turn["result"]) if call else "", 40)
         took = duration(turn["seconds"])
-        goes_on = "" if turn["extends"] is None else f"after {turn['extends']}"
+        after = "" if turn["extends"] is None else f"after {turn['extends']}"
         rows.append(
             (
                 turn["turn"],
                 turn["role"],
-                turn.get("root") or goes_on,
+                turn.get("root") or after,
                 took,
                 turn["tokens"] or "-",
                 shorten(what, TEXT_WIDTH),
@@ -312,5 +315,5 @@ def _token_table(tokens: list[dict[str, Any]], limit: int) -> str:
     if not all(token["trained"] for token in tokens):
         columns["trained"] = ["yes" if token["trained"] else "no" for token in shown]
     left = len(tokens) - len(shown)
-    note = f"\n{left} tokens in the middle are left out: --tokens 0 shows all" if left else ""
+    note = f"\n{left} tokens in the middle are not shown: --tokens 0 shows all" if left else ""
     return table(list(columns), zip(*columns.values(), strict=True)) + note

@@ -1,4 +1,4 @@
-"""`show RUN --step N` and `--version V`: what was trained on and what came of it; one set of weights and its use."""
+"""`show RUN --step N` and `--version V`: a step with its batch and result; a weight version and its use."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ LABEL_WIDTH = 24
 
 
 def step_facts(run: Run, step: Step) -> dict[str, Any]:
-    """Batch, samples in training order, metrics and digests. `committed` is null while it trains."""
+    """Return batch, samples in training order, metrics and digests; `committed` is null until the step is trained."""
     batch = step.sealed.event
     return {
         "step": step.step,
@@ -30,7 +30,7 @@ def step_facts(run: Run, step: Step) -> dict[str, Any]:
         "oldest_version": batch.oldest_version,
         "groups": [_group(run.groups[group]) for group in batch.groups],
         "samples": [
-            {"sample": name, "reward": raw, "normalised": reward, **_made(run.samples.get(name))}
+            {"sample": name, "reward": raw, "normalised": reward, **_rollout(run.samples.get(name))}
             for name, raw, reward in zip(batch.samples, batch.raw_rewards, batch.rewards, strict=True)
         ],
         "commands": list(batch.commands),
@@ -51,7 +51,7 @@ def _group(group: Group) -> dict[str, Any]:
     }
 
 
-def _made(sample: Sample | None) -> dict[str, Any]:
+def _rollout(sample: Sample | None) -> dict[str, Any]:
     done = sample.completed.event if sample and sample.completed else None
     return {
         "length": sample.length if sample else 0,
@@ -62,7 +62,7 @@ def _made(sample: Sample | None) -> dict[str, Any]:
 
 
 def version_facts(run: Run, version: Version) -> dict[str, Any]:
-    """Publication, the step that made it, activations, evaluations of it, checkpoint."""
+    """Return the version's publication, step, activations, evaluations and checkpoint."""
     number, branched = version.version, run.branched
     return {
         "version": number,
@@ -120,7 +120,7 @@ def step_text(facts: dict[str, Any]) -> str:
 def version_text(facts: dict[str, Any]) -> str:
     """`version_facts` for a terminal."""
     published, checkpoint, branched = facts["published"] or {}, facts["checkpoint"] or {}, facts["branched"]
-    maker = f"{branched['run']}, which the run branches off from" if branched else "the run's beginning"
+    maker = f"{branched['run']}, the parent run" if branched else "nobody: the run begins with it"
     head = fields([
         ("version", facts["version"]),
         ("made by", maker if facts["step"] is None else f"step {facts['step']} from v{published.get('parent')}"),
@@ -129,11 +129,11 @@ def version_text(facts: dict[str, Any]) -> str:
         ("folder", published.get("url")),
         ("digest", published.get("digest")),
         ("checkpoint", checkpoint.get("url")),
-        *(("gone on from", f"by {one['trainer']}: {restored_text(one)}") for one in facts["restored"]),
+        *(("restored", f"by {event['trainer']}: {restored_text(event)}") for event in facts["restored"]),
     ])  # fmt: skip
     loads = [(a["engine"], f"{a['seconds']:.3f}", f"{a['lag']:.3f}", a["resumed"]) for a in facts["activations"]]
     return paragraphs(
         head,
-        table(("engine", "update s", "after publication s", "rollouts that went on"), loads) if loads else "",
+        table(("engine", "update s", "after publication s", "continued rollouts"), loads) if loads else "",
         evals_text(facts["evals"]),
     )

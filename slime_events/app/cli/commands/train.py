@@ -1,4 +1,4 @@
-"""`slime-events train`: one run, from flags to its summary."""
+"""`slime-events train`: train one run, from flags to its summary."""
 
 import argparse
 import contextlib
@@ -39,7 +39,7 @@ INTERRUPTED = 130
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train. 130 where it was stopped before its last step."""
+    """Train; return 130 if the run was stopped before its last step."""
     parsed = parse_train(arguments.flags)
     if arguments.print_config:
         for note in parsed.notes:
@@ -52,7 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def finish(summary: dict[str, Any] | None, folder: RunFolder, first: int = 0) -> int:
-    """Say what was reached and where it lies; the exit code. summary: of `run_to_end`. first: the run's first step."""
+    """Print the result and the paths of a run, and return the exit code.
+
+    summary: result of `run_to_end`. first: the run's first step.
+    """
     if summary is None:
         return INTERRUPTED
     say(reached(summary))
@@ -61,17 +64,18 @@ def finish(summary: dict[str, Any] | None, folder: RunFolder, first: int = 0) ->
 
 
 def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
-    """Settings that can start: notes are printed, the number of steps is known. new: see `check_start`.
+    """Return settings that can start, with a number of steps; print notes about them. new: see `check_start`.
 
-    They are the user's own from here on: what only an archive named was refused before.
+    From here on the user has accepted every address in the settings: addresses that only an archive names are refused
+    before.
     """
     name_words(reaching_texts(parsed.settings))
     for note in parsed.notes:
         say(f"note: {note}")
     if names := ", ".join(secrets_of(parsed.settings)):
-        say(f"note: recorded by name, and kept nowhere: {names}; who resumes or reads the run sets the same variables")
+        say(f"note: {names}: only the variable's name is recorded; set the same variables to resume or read the run")
     for sentence in missing(parsed.settings.metrics).values():
-        say(f"note: {sentence}; the run goes on without, and `slime-events metrics` writes all of it afterwards")
+        say(f"note: {sentence}; the run continues without it, and `slime-events metrics` can write all metrics later")
     settings, replaced = as_in_slime(parsed.settings) if new else (parsed.settings, [])
     for sentence in replaced:
         say(f"note: {sentence}")
@@ -91,8 +95,8 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
 
 
 def _toolkit_notes() -> list[str]:
-    """No refusal: kernels that another start has compiled are kept."""
-    end = "; an engine that has to compile a kernel will fail"
+    """Return notes, not errors: kernels that an earlier start compiled are cached."""
+    end = "; an engine that must compile a kernel fails"
     return [f"{what} on this machine: {mend}{end}" for what, mend in find_toolkit().missing()]
 
 
@@ -107,22 +111,23 @@ def _saving(settings: TrainSettings) -> list[str]:
 
 
 def resolve_epochs(settings: TrainSettings) -> tuple[TrainSettings, str | None]:
-    """`num_rollout = num_epoch * rows // rollout_batch_size`, slime's rule, and a sentence about it.
+    """Set `num_rollout = num_epoch * rows // rollout_batch_size`, which is slime's rule, and return a note about it.
 
-    Counts the rows of the prompt data, or asks the user's data source. Settings without num_epoch are returned as they
-    are. Raises DataError, TooManyBadLines, PlugPointError, InvalidValue (less than one step).
+    Counts the rows of the prompt data or of the user's data source. Returns settings without num_epoch unchanged.
+    Raises DataError, TooManyBadLines, PlugPointError, InvalidValue (less than one step).
     """
     epochs, batch = settings.rollout.num_epoch, settings.rollout.rollout_batch_size
     if epochs is None or settings.rollout.num_rollout is not None:
         return settings, None
     if settings.data.data_source_path:
         rows = source_length(settings.data, ArgsView.of_run(settings))
-    else:  # a template needs the tokenizer, and counting needs no template
+    else:  # without the chat template, so that counting needs no tokenizer
         rows = len(PromptSource(replace(settings.data, apply_chat_template=False), settings.rollout.rollout_seed))
     steps = epochs * rows // batch
     if steps < 1:
         raise InvalidValue(
-            f"num_epoch {epochs} over {rows} rows is less than one step of rollout_batch_size {batch}: lower it"
+            f"num_epoch {epochs} over {rows} rows is less than one step of rollout_batch_size {batch}: lower "
+            "rollout_batch_size"
         )
     rollout = replace(settings.rollout, num_rollout=steps, num_epoch=None)
     trainer = settings.trainer
@@ -139,19 +144,18 @@ def run_to_end(
     folder: RunFolder | None = None,
     branched: Branched | None = None,
 ) -> dict[str, Any] | None:
-    """The summary; None where it was stopped before its last step. After any early end the last message says how to
-    continue.
+    """Run to the end and return the summary; None if the run was stopped before its last step.
 
-    resumes: the status of the run to resume, in its folder; None for a new run. branched: what a new run begins with in
-    place of its base checkpoint.
+    After any early end the last message says how to continue. resumes: record of the run to resume, in its folder; None
+    for a new run. branched: the weight version that a new run begins with, instead of the base checkpoint.
     """
-    # A taken name is refused before anything heavy starts.
+    # Refuse a name in use before heavy imports.
     folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run, settings.run.file_access)
     announce_recovery(how_to_resume(folder))
     from slime_events.app.launch.run import Launch
 
     plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
-    stopped = f"stopped: everything that was acked is in the log; {how_to_resume(folder)}"
+    stopped = f"stopped: all acked events are in the log; {how_to_resume(folder)}"
     try:
         with contextlib.closing(make_view(settings.run.plain, lambda state: waits_for(state, plan))) as view:
             summary = Launch(settings, view, resumes=resumes, folder=folder, branched=branched).run_to_end()
@@ -160,7 +164,7 @@ def run_to_end(
         return None
     except SlimeEventsError as error:
         if folder.settings.exists() and not isinstance(error, ConfigError):
-            say(f"everything that was acked is in the log; once the cause is gone, {how_to_resume(folder)}")
+            say(f"all acked events are in the log; once the cause is fixed, {how_to_resume(folder)}")
         raise
     if int(summary["steps"]) < (settings.rollout.num_rollout or 0):
         say(stopped)
@@ -169,13 +173,13 @@ def run_to_end(
 
 
 def how_to_resume(folder: RunFolder) -> str:
-    """How to continue the run."""
+    """Return a sentence about the commands that continue and show the run."""
     name = folder.named
-    return f"`slime-events resume {name}` continues from there, `slime-events show {name}` shows how far it came"
+    return f"`slime-events resume {name}` continues the run, `slime-events show {name}` shows its progress"
 
 
 def reached(summary: dict[str, Any]) -> str:
-    """The result of a run, in one line."""
+    """Return the result of a run in one line."""
     first, last, seconds = summary["reward_first"], summary["reward_last"], summary["seconds"]
     line = f"{summary['steps']} steps, {summary['events']:,} events, {seconds:.0f} s"
     line += f", reward {first:.3f} -> {last:.3f}" if first is not None else ""
@@ -187,13 +191,13 @@ def reached(summary: dict[str, Any]) -> str:
 
 
 def where(folder: RunFolder, first: int) -> str:
-    """Where the files are, and commands to look at them. first: the run's first step."""
+    """Return the run's folder and commands that show its content. first: the run's first step."""
     name = folder.named
     return "\n".join([
-        f"everything lies in {folder.path}: log, archive, weights, traces, process logs, summary.json",
+        f"the run's files are in {folder.path}: log, archive, weights, traces, process logs, summary.json",
         f"  slime-events show {name}             the run, step by step",
-        f"  slime-events show {name} --step {first}    what a step was trained on",
-        f"  slime-events show {name} --verify    the log folds to the state that the run ended with",
+        f"  slime-events show {name} --step {first}    the batch and result of a step",
+        f"  slime-events show {name} --verify    check that the log folds to the final state of the run",
     ])  # fmt: skip
 
 

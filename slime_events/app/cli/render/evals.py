@@ -8,27 +8,27 @@ from slime_events.app.cli.render.text import table
 
 
 def evals_text(evals: Sequence[Mapping[str, Any]], *, versions: bool = False) -> str:
-    """A line for each evaluation; empty without any. versions: with the version that each is of."""
+    """Return a table with a row per evaluation; empty without any. versions: add the evaluated weight version."""
     if not evals:
         return ""
-    rates = any(one["pass_rates"] for one in evals)
+    rates = any(facts["pass_rates"] for facts in evals)
     rows = [
         [
-            one["dataset"],
-            *([one["version"]] if versions else []),
-            f"{one['mean']:.3f}",
-            *([rates_text(one["pass_rates"])] if rates else []),
-            one["samples"],
-            one["failed"],
-            _answers_by(one),
+            facts["dataset"],
+            *([facts["version"]] if versions else []),
+            f"{facts['mean']:.3f}",
+            *([rates_text(facts["pass_rates"])] if rates else []),
+            facts["samples"],
+            facts["failed"],
+            _answers_by(facts),
         ]
-        for one in evals
+        for facts in evals
     ]
     head = ["eval", *(["version"] if versions else []), "mean", *(["pass@k"] if rates else []), "samples", "failed"]
     return table([*head, "answers by"], rows)
 
 
 def _answers_by(facts: Mapping[str, Any]) -> str:
-    """`v20`, or `v20..v21`: the weights that made the answers of an evaluation."""
+    """Return the weight versions that generated an evaluation's answers: `v20`, or `v20..v21`."""
     oldest, newest = facts["oldest_version"], facts["newest_version"]
     return f"v{oldest}" if oldest == newest else f"v{oldest}..v{newest}"

@@ -1,4 +1,4 @@
-"""`event_line`: one event in one readable line. Never a raw array."""
+"""`event_line`: an event in one readable line, without raw arrays."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ TEXT_WIDTH = 60
 
 
 def event_line(recorded: Recorded) -> str:
-    """Position, time, type, what it is about, and the figures that matter; whatever they say, it is one line."""
+    """Return position, time, type, entity and main figures of an event. The result has no line break."""
     envelope, event = recorded.envelope, recorded.envelope.event
     head = f"{recorded.position:>7} {clock(envelope.at)}  {envelope.type:<18} {event.entity()}"
     return one_line(f"{head}  {_FIGURES[envelope.type](event)}".rstrip())

@@ -1,4 +1,4 @@
-"""Events as plain JSON values: arrays as what they are and how long, or in full."""
+"""Events as plain JSON values: arrays as type and length, or in full."""
 
 import enum
 from typing import Any
@@ -10,7 +10,7 @@ from storage.log import Recorded
 
 
 def plain(value: Any, *, full: bool = False) -> Any:
-    """A JSON value. Arrays become `{"dtype", "n"}`; in full, the numbers where they lie in the event itself."""
+    """Return a JSON value. Arrays become `{"dtype", "n"}`; with `full`, numbers, if the event itself holds them."""
     if isinstance(value, Array):
         if full and value.blob is None:
             return unpack(value).tolist()
@@ -29,12 +29,12 @@ def plain(value: Any, *, full: bool = False) -> Any:
 
 
 def picked(value: msgspec.Struct | None, *names: str) -> dict[str, Any]:
-    """Some fields as JSON values, each null where there is no value."""
+    """Return some fields as JSON values; all null if `value` is None."""
     return {name: None if value is None else plain(getattr(value, name)) for name in names}
 
 
 def plain_event(recorded: Recorded, *, full: bool = False) -> dict[str, Any]:
-    """A recorded event with its envelope, as one JSON object."""
+    """Return a recorded event with its envelope as one JSON object."""
     envelope = recorded.envelope
     about = {"position": recorded.position, "subject": recorded.subject}
     about |= picked(envelope, "id", "at", "producer", "cause", "traceparent")

@@ -1,4 +1,4 @@
-"""A lineage for a terminal."""
+"""`lineage_text`: a lineage for a terminal."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -24,11 +24,11 @@ from slime_events.core.config.per_source import NATS
 
 FEW_REWARDS = 16
 DIGEST = 12
-"""Characters of a digest that are shown."""
+"""Characters of a digest to show."""
 
 
 def lineage_text(answer: Lineage) -> str:
-    """What was asked about, then what it was made of, or became."""
+    """Return the subject of the lineage, then its ancestors or descendants."""
     if answer.asked.kind in (Kind.VERSION, Kind.STEP):
         parts = [
             _version_head(answer),
@@ -57,7 +57,8 @@ def _version_head(answer: Lineage) -> str:
         counts = f"{len(newest.groups)} prompts, {len(newest.samples)} samples{tokens}"
         counts += f", mean reward {newest.mean_reward:.3f}"
         if newest.commands:
-            counts = f"{len(newest.commands)} commands, {sum(one.datums for one in newest.commands)} datums{tokens}"
+            datums = sum(command.datums for command in newest.commands)
+            counts = f"{len(newest.commands)} commands, {datums} datums{tokens}"
         maker = f"step {newest.step} of run {newest.run} from v{newest.parent}: {counts}"
     if newest and len(answer.steps) > 1:
         samples = sum(len(step.samples) for step in answer.steps)
@@ -68,11 +69,11 @@ def _version_head(answer: Lineage) -> str:
         ("digest", own.digest if own else None),
         ("weights", own.url if own else None),
         ("made by", maker),
-        ("optimizer", f"approximate since v{own.approximate_since}: a trainer that took over there trained steps again "
-                      "to other bits" if own and own.approximate_since is not None else None),
+        ("optimizer", f"approximate since v{own.approximate_since}: a replacement trainer trained steps again with a "
+                      "different result" if own and own.approximate_since is not None else None),
         ("shown", several),
-        ("comes of", _versions(answer.ancestors)),
-        ("come of it", _versions(answer.descendants)),
+        ("ancestors", _versions(answer.ancestors)),
+        ("descendants", _versions(answer.descendants)),
         ("prompts of", _files(answer.groups)),
         ("agents", sessions_summary(answer.sessions)),
     ])  # fmt: skip
@@ -93,20 +94,21 @@ def _steps(answer: Lineage) -> str:
 
 
 def _commands(answer: Lineage) -> list[str]:
-    """A line for each command of the steps that a client has made, with the weights that made its samples."""
+    """Return a table of a client's commands, with the weight versions that made their samples."""
     made_by = {sample.sample: sample.made_by for sample in answer.samples}
     rows = [
-        (f"v{step.version}", one.command, one.kind, one.loss or None, one.datums or None, len(one.samples) or None,
-         _range((version for name in one.samples for version in made_by.get(name, ())), ""), one.source)
+        (f"v{step.version}", command.command, command.kind, command.loss or None, command.datums or None,
+         len(command.samples) or None,
+         _range((version for name in command.samples for version in made_by.get(name, ())), ""), command.source)
         for step in answer.steps
-        for one in step.commands
+        for command in step.commands
     ]  # fmt: skip
     head = ("made", "command", "kind", "loss", "datums", "samples", "made by", "of")
     return [table(head, rows)] if rows else []
 
 
 def _groups(answer: Lineage) -> str:
-    """A line for each prompt: where it came from, and its samples."""
+    """Return a table of prompts with their sources and samples."""
     samples: dict[tuple[str, str], list[Sample]] = defaultdict(list)
     for sample in answer.samples:
         samples[sample.run, sample.group].append(sample)
@@ -131,8 +133,8 @@ def _rewards(samples: Sequence[Sample]) -> str:
     values = [sample.reward.value if sample.reward else None for sample in samples]
     if len(values) <= FEW_REWARDS:
         return " ".join("-" if value is None else f"{value:g}" for value in values)
-    known = [value for value in values if value is not None]
-    return f"{sum(known) / len(known):.3g}" if known else "-"
+    graded = [value for value in values if value is not None]
+    return f"{sum(graded) / len(graded):.3g}" if graded else "-"
 
 
 def _sources_head(answer: Lineage) -> str:
@@ -145,7 +147,7 @@ def _sources_head(answer: Lineage) -> str:
         ("prompts", f"{len(answer.groups)}, with {len(answer.samples)} samples, {trained} of them in a batch"),
         ("prompts of", _files(answer.groups)),
         ("trained into", shown),
-        ("come of it", _versions(answer.samples_descendants)),
+        ("descendants", _versions(answer.samples_descendants)),
         ("agents", sessions_summary(answer.sessions)),
     ])  # fmt: skip
 
@@ -164,18 +166,18 @@ def _groups_and_samples(answer: Lineage) -> list[str]:
 
 def _sample(answer: Lineage, sample: Sample) -> str:
     group, origin, reward = answer.groups[0], sample.origin, sample.reward
-    made, recorded = _spans(answer, sample), None
+    maker, recorded = _spans(answer, sample), None
     if origin is not None and _is_finished(sample, group):
-        made, recorded = _finished_by(group), f"finished outside, position {origin.position} of the log"
+        maker, recorded = _finished_by(group), f"finished outside, position {origin.position} of the log"
     elif origin is not None:
-        made = f"{_recorded_by([sample])} (counts here as {spans_text(sample.spans)})"
+        maker = f"{_recorded_by([sample])} (counts here as {spans_text(sample.spans)})"
         recorded = f"{origin.sample} of run {origin.run}, position {origin.position} of its log, at {group.source.path}"
-    asked = f"seed {sample.seed}, from weights v{sample.asked_version} on, attempt {sample.attempts}"
+    request = f"seed {sample.seed}, weights v{sample.asked_version} or newer, attempt {sample.attempts}"
     graded = f"{_reward(reward)} by {reward.grader} {reward.grader_digest[:DIGEST]}" if reward else "none yet"
     return fields([
         ("sample", f"{sample.sample} of run {sample.run}"),
-        ("asked for", asked if sample.attempts else None),
-        ("made by", f"{made}, {sample.length} tokens, {sample.stop or 'under way'}" if made else "nobody yet"),
+        ("requested", request if sample.attempts else None),
+        ("made by", f"{maker}, {sample.length} tokens, {sample.stop or 'under way'}" if maker else "nobody yet"),
         ("recorded as", recorded),
         ("reward", graded),
         ("decision", _decision(group.decision)),
@@ -183,13 +185,13 @@ def _sample(answer: Lineage, sample: Sample) -> str:
         ("advantage", _advantage(sample.advantage)),
         ("mask", _mask(sample.mask)),
         ("trained into", _into(sample)),
-        ("come of it", _versions(sample.descendants)),
+        ("descendants", _versions(sample.descendants)),
         ("digest", sample.digest),
     ])  # fmt: skip
 
 
 def _prompt(group: Group, own: str | None = None) -> str:
-    """own: the text of a sample's own prompt, used in place of the group's."""
+    """Return a prompt with its source. own: the text of the sample's own prompt, shown instead of the group's."""
     source = group.source
     where = f"{source.path}:{source.line}, epoch {source.epoch}" if source.line else f"{source.path} {source.key}"
     where += f" of {source.sender}" if source.sender else ""
@@ -205,7 +207,7 @@ def _prompt(group: Group, own: str | None = None) -> str:
 
 def _runs(answer: Lineage) -> str:
     return "\n".join(
-        f"{run.run} {'is trained on the rollouts of' if run.follows else 'goes on from'} {run.parent} "
+        f"{run.run} {'is trained on the rollouts of' if run.follows else 'continues from'} {run.parent} "
         f"at v{run.version}, position {run.position} of its log"
         for run in (*answer.runs, *answer.branches)
         if run.parent is not None
@@ -214,30 +216,30 @@ def _runs(answer: Lineage) -> str:
 
 def _versions(ranges: Iterable[VersionRange]) -> str | None:
     """`v0 to v4 of demo, v5 to v9 of hotter`."""
-    return ", ".join(str(_range((one.first, one.last), f" of {one.run}")) for one in ranges) or None
+    return ", ".join(str(_range((part.first, part.last), f" of {part.run}")) for part in ranges) or None
 
 
 def _range(versions: Iterable[int], of_run: str) -> str | None:
-    """`v3 to v5 of demo`, of the oldest and the newest of the versions; None for none."""
-    known = set(versions)
-    return versions_range(min(known), max(known)) + of_run if known else None
+    """Return the oldest and newest version as `v3 to v5 of demo`; None for no versions."""
+    distinct = set(versions)
+    return versions_range(min(distinct), max(distinct)) + of_run if distinct else None
 
 
 def _owner(answer: Lineage, samples: Iterable[Sample]) -> str:
-    """` of demo`, where versions of another line made the tokens."""
+    """Return ` of demo`, if weight versions of another line of ancestors made the tokens."""
     runs = {s.run for s in samples if not all(answer.on_line(s.run, version) for version in s.made_by)}
     return f" of {runs.pop()}" if runs else ""
 
 
 def _recorded_by(samples: Iterable[Sample]) -> str | None:
-    """`v3 to v5 of demo`: the versions that made recorded rollouts, by the run that has them."""
+    """Return the versions that made recorded rollouts, with their run: `v3 to v5 of demo`."""
     origins = [sample.origin for sample in samples if sample.origin is not None]
     versions = (span.version for origin in origins for span in origin.spans)
     return _range(versions, f" of {origins[0].run}") if origins else None
 
 
 def _is_finished(sample: Sample, group: Group) -> bool:
-    """Whether a producer sent the whole sample: then it is a recorded rollout of its own run."""
+    """Whether a producer sent the finished sample: its origin is then a recorded rollout of the same run."""
     return sample.origin is not None and sample.origin.run == sample.run == group.run and group.source.path == INBOX
 
 
@@ -250,14 +252,14 @@ def _spans(answer: Lineage, sample: Sample) -> str | None:
 
 
 def _into(sample: Sample) -> str:
-    """`step 4 -> v5`: the step that has it in its batch, and the version that this made."""
+    """Return `step 4 -> v5`: the step with the sample in its batch, and the resulting version."""
     if sample.step is None:
         return "no version"
     return f"step {sample.step} -> " + ("not committed" if sample.trained_into is None else f"v{sample.trained_into}")
 
 
 def _reward(reward: Reward | None) -> str | None:
-    """`1`, or why there is none."""
+    """Return the reward, or why there is none."""
     if reward is None:
         return None
     return f"{reward.value:g}" if reward.value is not None else f"none ({reward.failure})"
@@ -276,7 +278,7 @@ def _advantage(advantage: Advantage | None) -> str | None:
 
 
 def _mask(mask: Mask | None) -> str | None:
-    """`12 of 40 tokens [0:12]`: those that were trained on."""
+    """Return the tokens that were trained on: `12 of 40 tokens [0:12]`."""
     if mask is None:
         return None
     if mask.trained == mask.tokens:
@@ -295,5 +297,5 @@ def _decision(decision: Decision | None) -> str:
 
 
 def _files(groups: Iterable[Group]) -> str | None:
-    """The files that their prompts were read from."""
+    """Return the files that the prompts were read from."""
     return ", ".join(dict.fromkeys(group.file for group in groups)) or None

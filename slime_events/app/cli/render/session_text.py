@@ -1,4 +1,4 @@
-"""Sessions of agents for a terminal: a line for each, or one with its turns."""
+"""Agents' sessions for a terminal: a table of sessions, or one session with its turns."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,39 +9,39 @@ from slime_events.app.cli.render.text import clock, duration, fields, paragraphs
 from slime_events.core.credit import CreditRule
 
 CLIENT, SEALED = 32, 160
-"""Characters of a client's name, and of why a session ended, in a table."""
+"""Widths in a table, in characters: the clients' names, and the reason why a session ended."""
 
 
 def sessions_summary(sessions: Sequence[AgentSession]) -> str | None:
     """`32 sessions of team in chat: 54 turns, 33 paths, 1 orphan; sealed by reward 31, idle 1; roots first 32, ...`."""
     if not sessions:
         return None
-    turns = sum(len(one.turns) for one in sessions)
-    counts = [_count(turns, "turn"), _count(sum(len(one.paths) for one in sessions), "path")]
-    counts += [_count(orphans, "orphan")] if (orphans := sum(len(one.orphans) for one in sessions)) else []
-    ended = Counter(str(one.sealed) if one.sealed else "open" for one in sessions)
-    sources = ", ".join(dict.fromkeys(one.source for one in sessions))
-    dialects = ", ".join(dict.fromkeys(name for one in sessions for name in one.dialects))
+    turns = sum(len(session.turns) for session in sessions)
+    counts = [_count(turns, "turn"), _count(sum(len(session.paths) for session in sessions), "path")]
+    counts += [_count(orphans, "orphan")] if (orphans := sum(len(session.orphans) for session in sessions)) else []
+    ended = Counter(str(session.sealed) if session.sealed else "open" for session in sessions)
+    sources = ", ".join(dict.fromkeys(session.source for session in sessions))
+    dialects = ", ".join(dict.fromkeys(name for session in sessions for name in session.dialects))
     opened = f"{_count(len(sessions), 'session')} of {sources}" + (f" in {dialects}" if dialects else "")
-    roots = Counter(str(root) for one in sessions for root in one.roots)
+    roots = Counter(str(root) for session in sessions for root in session.roots)
     return f"{opened}: {', '.join(counts)}; sealed by {_counted(ended)}; roots {_counted(roots)}"
 
 
 def sessions_table(sessions: Iterable[AgentSession]) -> str:
-    """A line for each."""
     rows = [
-        (one.session, one.source, ", ".join(one.dialects) or None,
-         shorten(", ".join(one.clients), CLIENT) or None, len(one.turns),
-         " ".join(map(str, one.leaves)) or None, len(one.samples),
-         _roots(one) or None, " ".join(map(str, one.orphans)) or None, shorten(sealed_text(one), SEALED))
-        for one in sessions
+        (session.session, session.source, ", ".join(session.dialects) or None,
+         shorten(", ".join(session.clients), CLIENT) or None, len(session.turns),
+         " ".join(map(str, session.leaves)) or None, len(session.samples), _roots(session) or None,
+         " ".join(map(str, session.orphans)) or None, shorten(sealed_text(session), SEALED))
+        for session in sessions
     ]  # fmt: skip
     head = ("session", "opened by", "api", "client", "turns", "ended by", "samples", "roots", "orphans", "sealed")
     return table(head, rows) if rows else ""
 
 
 def session_paragraph(session: AgentSession) -> str:
-    """One session with its turns."""
+    """Return a session with a table of its turns."""
+    paths = [f"{path.sample}: turns {' '.join(map(str, path.turns))}" for path in session.paths]
     head = fields([
         ("session", session.session),
         ("opened by", f"{session.source}, {clock(session.opened_at)}"),
@@ -49,14 +49,14 @@ def session_paragraph(session: AgentSession) -> str:
         ("client", ", ".join(session.clients) or None),
         ("sealed", sealed_text(session)),
         ("credit", str(CreditRule(session.credit, session.discount)) if session.credit else None),
-        ("paths", "\n".join(f"{one.sample}: turns {' '.join(map(str, one.turns))}" for one in session.paths) or None),
+        ("paths", "\n".join(paths) or None),
     ])  # fmt: skip
     rows: list[tuple[object, ...]] = [
         (turn.turn, _place(turn), turn.dialect, turn.prompt, turn.tokens,
          ", ".join(f"v{version}" for version in turn.versions) or None, duration(turn.seconds), _trained(turn))
         for turn in session.turns
     ]  # fmt: skip
-    rows += [(one.turn, "under way", *[None] * 5, f"since {clock(one.begun_at)}") for one in session.open]
+    rows += [(turn.turn, "under way", *[None] * 5, f"since {clock(turn.begun_at)}") for turn in session.open]
     heads = ("turn", "place", "api", "prompt", "tokens", "made by", "took", "trained in")
     return paragraphs(head, table(heads, rows) if rows else "")
 
@@ -69,12 +69,12 @@ def session_line(session: AgentSession) -> str:
     parts = [_count(len(session.turns), "turn"), f"roots {_roots(session) or 'none'}"]
     parts += [f"paths ended by {' '.join(map(str, session.leaves))}"] if session.leaves else []
     parts += [f"orphans {' '.join(map(str, session.orphans))}"] if session.orphans else []
-    parts += [f"turn {one.turn} under way since {clock(one.begun_at)}" for one in session.open]
+    parts += [f"turn {turn.turn} under way since {clock(turn.begun_at)}" for turn in session.open]
     return f"session {session.session} of {session.source}{how}, {state}: {', '.join(parts)}"
 
 
 def sealed_text(session: AgentSession) -> str:
-    """`reward 1`, `exit code 1, failed: ...`, or that it is open."""
+    """Return why the session was sealed, such as `by reward 1`; or its open turns, or its failure."""
     if session.sealed is None:
         return f"open, {_count(len(session.open), 'turn')} under way" if session.failure is None else session.failure
     rewarded = session.sealed is SealReason.REWARD
