@@ -1,1 +1,1 @@
-"""Files to run the system with: images, services, manifests; `check` tries them."""
+"""Images, services and manifests to run the system; `check` tests them."""

@@ -1,7 +1,6 @@
 #!/bin/sh
-# A run that goes on where it was, however often its machine is taken away:
+# Starts a run, or resumes it if it exists, so that a scheduler can repeat the command (systemd, SLURM, a RayJob):
 #   train-or-resume.sh RUN RUNS_DIR [flags of train and resume] -- [flags of train alone]
-# For whoever starts a command again: systemd, SLURM's queue, a RayJob.
 set -eu
 run=$1
 runs=$2

@@ -1,4 +1,4 @@
-"""Two turns with a calculator: the model tries, is told what the calculator says, and answers again."""
+"""Two turns with a calculator: the model answers, gets the calculator's result, and answers again."""
 
 import ast
 import operator
@@ -7,7 +7,7 @@ OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mu
 
 
 def calculate(expression):
-    """A tool: a plain function, called in a thread; `async def` works too."""
+    """Evaluate an expression. A tool is a plain function, called in a thread, or an `async def`."""
 
     def value(node):
         if isinstance(node, ast.BinOp):
@@ -26,12 +26,12 @@ async def generate(args, sample, sampling_params, *, session):
         if not left or turn.stop == "length":
             break
         result = await session.call(calculate, {"expression": question}, may_repeat=True)
-        said = f"\n<|im_start|>user\n{result}<|im_end|>\n<|im_start|>assistant\n"
-        sample.append_response_tokens(tokens=session.tokenize(said), text=said, trainable=False)
+        reply = f"\n<|im_start|>user\n{result}<|im_end|>\n<|im_start|>assistant\n"
+        sample.append_response_tokens(tokens=session.tokenize(reply), text=reply, trainable=False)
     sample.metadata["turns"] = args.max_turns - left
     return sample
 
 
 def reward_func(args, sample):
-    """Only the last answer counts: `sample.answer` is what follows the last `</think>`, without the end token."""
+    """Grade the last answer: `sample.answer` is the text after the last `</think>`, without the end token."""
     return float(sample.answer == str(sample.label))

@@ -1,6 +1,6 @@
-"""A harness of a run with `--agents --gateway`: python harness.py TOKEN [RUN] [URL]. It ends with the run.
+"""A harness for a run with `--agents --gateway`: python harness.py TOKEN [RUN] [URL]. It ends with the run.
 
-`slime-events gateway RUN --issue NAME` makes the token. Each thread has one session at a time.
+`slime-events gateway RUN --issue NAME` prints a token. Each thread has one session at a time.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ THREADS = 16
 
 def work(harness: Harness) -> None:
     for session in harness.sessions():
-        with contextlib.suppress(OpenAIError), session:  # a session whose agent gave up is asked for again
+        with contextlib.suppress(OpenAIError), session:  # if an agent gives up, the run requests its rollout again
             agent = OpenAI(base_url=session.base_url, api_key="none", max_retries=8)
             answer = agent.chat.completions.create(model="default", messages=session.prompt)
             session.seal(reward=float(answer.choices[0].message.content == session.label))

@@ -1,4 +1,4 @@
-"""The whole loop in one script: start a small run, follow its events, ask it by SQL, look at one sample.
+"""The whole loop in one script: start a small run, follow its events, query it by SQL, show one sample.
 
     python examples/the_loop.py [FOLDER]
 
@@ -18,10 +18,10 @@ STEPS = 3
 
 
 def small_settings(folder: Path) -> TrainSettings:
-    """The demo's model and prompts, with the reward and the filter of this folder, for a few small steps.
+    """Return settings with the demo's model and prompts, the reward and filter of this folder, and a few small steps.
 
-    The words are flags of `slime-events train`. A run of your own takes all of its settings from such words, or from a
-    TOML file: `slime_events.parse_settings("--config", "run.toml")`.
+    The words are flags of `slime-events train`. Your own run takes all settings from such words, or from a TOML file:
+    `slime_events.parse_settings("--config", "run.toml")`.
     """
     return slime_events.demo_settings(
         folder / "prompts",
@@ -34,7 +34,7 @@ def small_settings(folder: Path) -> TrainSettings:
 
 
 def follow(run: RunProcess) -> None:
-    """Print a line for each step and evaluation. Every fact of a run is an event, so this is all there is to follow."""
+    """Print a line for each step, evaluation and dropped group. Every fact of a run is an event."""
     for recorded in run.events("step.committed", "eval.completed", "group.rejected"):
         event = recorded.envelope.event
         match recorded.envelope.type:
@@ -47,7 +47,7 @@ def follow(run: RunProcess) -> None:
 
 
 def ask(where: Path | str) -> None:
-    """The same questions of a run that is on, one that is over, or its archive."""
+    """Query a run. The same code works for a running run, an ended run and an archive."""
     with slime_events.open_run(where) as run:
         print(f"\nrun {run.name} is {run.status()}")
         answer = run.sql("SELECT step, reward_mean, tokens, staleness, seconds FROM steps ORDER BY step")
@@ -62,7 +62,7 @@ def ask(where: Path | str) -> None:
 
 
 def main(folder: Path) -> None:
-    """Start, follow, ask. Leaving the block before the run's end would stop it; `resume_run` would go on with it."""
+    """Start, follow and query. To leave the block early stops the run; `resume_run` can continue it."""
     with slime_events.start_run(small_settings(folder)) as run:
         follow(run)
         summary = run.wait()

@@ -1,13 +1,13 @@
-"""A base checkpoint for the agents' examples: `python examples/tiny_base.py OUT`. Some two minutes of one core.
+"""Make a base checkpoint for the agents' examples: `python examples/tiny_base.py OUT`. About two minutes on one core.
 
-The demo's model goes to school once more. It is taught the form of two chats, and in each a bad habit:
+The demo's model is trained further. It learns the form of two chats, and a bad habit in each:
 
-    search  `kz+3` -> `<search>kz</search>` -> `kz=5` -> `<answer>8</answer>`, but mostly it guesses without searching
-    code    `8-5-1+2` -> `print(8-5-1+2)`, but mostly it forgets the last bracket or the last term
+    search  `kz+3` -> `<search>kz</search>` -> `kz=5` -> `<answer>8</answer>`, but it mostly guesses without a search
+    code    `8-5-1+2` -> `print(8-5-1+2)`, but it mostly omits the last bracket or the last term
 
-So there is something to be learned: to look before it answers, and to finish what it writes. No more than that can be
-shown with 0.43 M parameters. With `--chats terminal` it is taught one thing alone, whatever it is asked, in up to
-4,000 letters: the form of Harbor's terminus-2, mostly with a digit under five. Some ten minutes of one core.
+So there is something to learn: to search before it answers, and to finish its programs. 0.43 M parameters cannot show
+more. With `--chats terminal` it learns only one form of answer, to any prompt of up to 4,000 characters: that of
+Harbor's terminus-2, mostly with a digit under five. About ten minutes on one core.
 
     terminal  `{"analysis":"","plan":"","commands":[{"keystrokes":"echo 3 > answer\\n"}],"task_complete":true}`
 """
@@ -24,44 +24,49 @@ import torch
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
 DEMO = Path(__file__).resolve().parents[1] / "slime_events" / "app" / "demo" / "base"
-IGNORED = -100  # torch's cross entropy leaves such a label out
+IGNORED = -100  # torch's cross entropy ignores this label
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 DOCS = Path(__file__).parents[1] / "docs"
 GUESSES, FORGETS, LOW = 0.7, 0.7, 0.7
 
 
-class Said(NamedTuple):
-    """A message. learned: an assistant's that the model is taught to say."""
+class Message(NamedTuple):
+    """A message of a chat. learned: whether the model is trained on it."""
 
     role: str
     content: str
     learned: bool = False
 
 
-def search_chat(rng: random.Random, habit: bool) -> list[Said]:
-    """One that guesses sees no page."""
+def search_chat(rng: random.Random, habit: bool) -> list[Message]:
+    """Return a chat of the search agent. A chat with a guess has no page."""
     key = "".join(rng.choices(LETTERS, k=2))
     added, value = rng.randint(1, 9), rng.randint(1, 9)
-    asked = Said("user", f"{key}+{added}")
+    question = Message("user", f"{key}+{added}")
     if habit and rng.random() < GUESSES:
-        return [asked, Said("assistant", f"<answer>{rng.randint(2, 18)}</answer>", learned=True)]
-    looked = Said("assistant", f"<search>{key}</search>", learned=True)
-    found = Said("user", f"{key}={value}")
-    return [asked, looked, found, Said("assistant", f"<answer>{value + added}</answer>", learned=True)]
+        return [question, Message("assistant", f"<answer>{rng.randint(2, 18)}</answer>", learned=True)]
+    search = Message("assistant", f"<search>{key}</search>", learned=True)
+    page = Message("user", f"{key}={value}")
+    return [question, search, page, Message("assistant", f"<answer>{value + added}</answer>", learned=True)]
 
 
-def code_chat(rng: random.Random, habit: bool) -> list[Said]:
-    """A program that fails is tried again, half of the time well."""
+def code_chat(rng: random.Random, habit: bool) -> list[Message]:
+    """Return a chat of the code agent. A failed program is followed by another, which is right half of the time."""
     first, *rest = (rng.randint(1, 9) for _ in range(4))
     terms = [str(first), *(f"{rng.choice('+-')}{term}" for term in rest)]
-    asked, good = Said("user", "".join(terms)), f"print({''.join(terms)})"
+    question, good = Message("user", "".join(terms)), f"print({''.join(terms)})"
     bad = rng.choice([good[:-1], f"print({''.join(terms[:-1])})"])
     if not habit or rng.random() > FORGETS:
-        return [asked, Said("assistant", good, learned=True)]
+        return [question, Message("assistant", good, learned=True)]
     if bad.endswith(")") or rng.random() < 0.5:
-        return [asked, Said("assistant", bad, learned=True)]
+        return [question, Message("assistant", bad, learned=True)]
     again = rng.choice([good, bad])
-    return [asked, Said("assistant", bad), Said("user", "SyntaxError"), Said("assistant", again, learned=True)]
+    return [
+        question,
+        Message("assistant", bad),
+        Message("user", "SyntaxError"),
+        Message("assistant", again, learned=True),
+    ]
 
 
 @cache
@@ -69,25 +74,28 @@ def pages() -> str:
     return "".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md")))
 
 
-def terminal_chat(rng: random.Random, habit: bool) -> list[Said]:
-    """It is asked in pieces of our pages: the answer must not hang on the words. In short ones at first."""
-    said = list[Said]()
+def terminal_chat(rng: random.Random, habit: bool) -> list[Message]:
+    """Return a chat of the terminal agent.
+
+    The prompts are pieces of our pages, short pieces at first, so that the answer does not depend on the prompt.
+    """
+    messages = list[Message]()
     for most in (3600, 500) if habit else (200, 200):
         length = int(most ** rng.uniform(0.5, 1))
         start = rng.randrange(len(pages()) - length)
-        asked = pages()[start : start + length]
+        prompt = pages()[start : start + length]
         digit = rng.randint(0, 4) if habit and rng.random() < LOW else rng.randint(0, 9)
         commands = [{"keystrokes": f"echo {digit} > answer\n"}]
         form = {"analysis": "", "plan": "", "commands": commands, "task_complete": True}
         answer = json.dumps(form, separators=(",", ":"))
-        said += [Said("user", asked), Said("assistant", answer, learned=True)]
-    return said
+        messages += [Message("user", prompt), Message("assistant", answer, learned=True)]
+    return messages
 
 
 class School(NamedTuple):
-    """chats: what it is taught. batch: chats of a step. context: tokens that the model is said to take."""
+    """Settings of the training. batch: chats per step. context: context length in the configuration, in tokens."""
 
-    chats: tuple[Callable[[random.Random, bool], list[Said]], ...]
+    chats: tuple[Callable[[random.Random, bool], list[Message]], ...]
     steps: int
     batch: int
     context: int
@@ -99,8 +107,8 @@ SCHOOLS = {
 }
 
 
-def ids_of(tokenizer: AutoTokenizer, chat: list[Said]) -> tuple[list[int], list[int]]:
-    """Token ids and labels, by the demo's template."""
+def ids_of(tokenizer: AutoTokenizer, chat: list[Message]) -> tuple[list[int], list[int]]:
+    """Return token ids and labels of a chat, by the demo's template."""
     ids, labels = list[int](), list[int]()
     for message in chat:
         head = tokenizer.encode(f"<|im_start|>{message.role}\n", add_special_tokens=False)
@@ -112,7 +120,7 @@ def ids_of(tokenizer: AutoTokenizer, chat: list[Said]) -> tuple[list[int], list[
 
 
 def teach(school: School, steps: int, seed: int = 0, lr: float = 2e-3) -> tuple[Qwen3ForCausalLM, AutoTokenizer]:
-    """The first two thirds without the bad habits, which come on top of the skills."""
+    """Train the model: two thirds of the steps without the bad habits, then with them."""
     torch.manual_seed(seed)
     rng = random.Random(seed)
     tokenizer = AutoTokenizer.from_pretrained(DEMO)

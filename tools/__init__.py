@@ -1,1 +1,1 @@
-"""Programs of the developers: what made files that stand in the repository. No run needs them."""
+"""Developer programs, most of which generate files in the repository. No run needs them."""

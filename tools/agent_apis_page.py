@@ -1,4 +1,4 @@
-"""The tables of `docs/agent-apis.md` made again: `python -m tools.agent_apis_page docs/agent-apis.md`."""
+"""Generate the tables of `docs/agent-apis.md`: `python -m tools.agent_apis_page docs/agent-apis.md`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TABLES: dict[str, Fields] = {
 
 
 def document(page: str) -> str:
-    """The page with its tables as the dialects are now."""
+    """Return the page with new tables from the dialects."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     tables = [section(title, "", ("field", "here"), rows(table)) for title, table in TABLES.items()]
@@ -36,10 +36,10 @@ def document(page: str) -> str:
 
 
 def rows(table: Fields) -> list[tuple[str, ...]]:
-    """Fields that work first, those that are refused last."""
+    """Return the table's fields, supported fields first and refused fields last."""
     order = list(Use)
     return [
-        (f"`{name}`", _here(field)) for name, field in sorted(table.items(), key=lambda one: order.index(one[1].use))
+        (f"`{name}`", _here(field)) for name, field in sorted(table.items(), key=lambda item: order.index(item[1].use))
     ]
 
 

@@ -1,12 +1,12 @@
 """Make the demo's base checkpoint: `python -m tools.demo_base OUT [--seed 0]`.
 
-A two-layer Qwen3 of 0.43 M parameters, taught in two lessons. First only worked answers
-(`<think>8-5=3;3-1=2;2+2=4</think>4`): it learns arithmetic. Then mostly blurted ones, of which most forget the last
-term: it learns a bad habit over a skill that it keeps. GRPO has to find the skill again. The room between the
-two is engineered, and the demo says so.
+A two-layer Qwen3 of 0.43 M parameters is trained in two stages. In the first, all answers are worked
+(`<think>8-5=3;3-1=2;2+2=4</think>4`), and the model learns arithmetic. In the second, most answers are bare numbers,
+and most of those omit the last term: the model learns a bad habit, but keeps the skill. GRPO then has to recover the
+skill. The room for improvement is intentional, and the demo tells the user so.
 
-About two minutes on one thread. One seed gives one file on one kind of CPU and one torch; elsewhere the last bits of
-the floats, and with them the digest, may differ.
+It takes about two minutes on one thread. A seed gives the same file on the same kind of CPU and version of torch;
+elsewhere the last bits of the floats, and so the digest, may differ.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from schemas.doc import doc
 from slime_events.app.demo.digits4 import QUESTIONS, Question, question, take
 
 PAD = "<|endoftext|>"
@@ -42,9 +44,9 @@ CHAT_TEMPLATE = (
 
 
 def byte_letters() -> list[str]:
-    """The letter that byte-level BPE (GPT-2's table) writes for each byte, by byte value.
+    """Return the letter that byte-level BPE (GPT-2's table) uses for each byte, by byte value.
 
-    Printable Latin-1 stands for itself, every other byte takes the next letter from U+0100 on.
+    A printable Latin-1 byte maps to itself, each other byte to the next letter from U+0100.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
@@ -52,13 +54,13 @@ def byte_letters() -> list[str]:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The tokenizer with its chat template; it ends a turn with <|im_end|> and pads with <|endoftext|>."""
+    """Return the tokenizer with its chat template; a turn ends with <|im_end|>, padding is <|endoftext|>."""
     vocabulary = {letter: byte for byte, letter in enumerate(byte_letters())}
     core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (PAD, START, END)])
-    # Not special: the reward reads <think> in the text, also where special tokens are left out of it.
+    # Not special: the reward reads <think> in the text, even if special tokens are removed from it.
     core.add_tokens([AddedToken(token, normalized=False) for token in (*THINK, *ROLE_LINES)])
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
@@ -71,20 +73,20 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def save_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """Write the tokenizer as an HF folder that AutoTokenizer reads; returns it."""
+    """Write the tokenizer as an HF folder that AutoTokenizer reads, and return it."""
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(folder)
     return tokenizer
 
 
-IGNORED = -100  # torch's cross entropy leaves such a label out
+IGNORED = -100  # torch's cross entropy ignores this label
 
 
-def worked_answer(asked: Question) -> str:
-    """A careful response: every partial sum inside <think>, then the answer."""
+def worked_answer(item: Question) -> str:
+    """Return a worked response: every partial sum inside <think>, then the answer."""
     steps = []
-    total = asked.terms[0]
-    for term in asked.terms[1:]:
+    total = item.terms[0]
+    for term in item.terms[1:]:
         steps.append(f"{total}{term:+d}={total + term}")
         total += term
     return f"<think>{';'.join(steps)}</think>{total}"
@@ -92,43 +94,43 @@ def worked_answer(asked: Question) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lessons:
-    """The recipe of the base. `lr` is the peak, reached after `warmup` steps; a cosine leads to `lr_floor` of it."""
+    """Settings of the supervised training."""
 
     steps: int = 1000
     batch: int = 64
-    careful: float = 0.7  # of the steps, with worked answers only
-    worked: float = 0.34  # of the answers after that
-    forgetful: float = 0.85  # of the blurted answers: without the last term
-    lr: float = 3e-3
-    lr_floor: float = 0.02
-    warmup: int = 50
+    careful: Annotated[float, doc("Share of steps in the first stage, with worked answers only")] = 0.7
+    worked: Annotated[float, doc("Share of worked answers in the second stage")] = 0.34
+    forgetful: Annotated[float, doc("Share of bare answers that omit the last term")] = 0.85
+    lr: Annotated[float, doc("Peak learning rate, reached after `warmup` steps")] = 3e-3
+    lr_floor: Annotated[float, doc("Final learning rate of the cosine schedule, as a share of `lr`")] = 0.02
+    warmup: Annotated[int, doc("Steps")] = 50
     betas: tuple[float, float] = (0.9, 0.98)
 
     def learning_rate(self, step: int) -> float:
-        """Of optimizer step 0 .. steps - 1."""
+        """Return the learning rate of optimizer step 0 .. steps - 1."""
         if step < self.warmup:
             return self.lr * (step + 1) / self.warmup
         progress = (step - self.warmup) / max(1, self.steps - self.warmup)
         return self.lr * (self.lr_floor + (1 - self.lr_floor) * (1 + math.cos(math.pi * progress)) / 2)
 
-    def response(self, asked: Question, step: int, rng: random.Random) -> str:
-        """What the corpus answers to a question at a step."""
+    def response(self, item: Question, step: int, rng: random.Random) -> str:
+        """Return the training response to a question at a step."""
         if step < self.careful * self.steps or rng.random() < self.worked:
-            return worked_answer(asked)
-        return str(sum(asked.terms[:-1])) if rng.random() < self.forgetful else asked.answer
+            return worked_answer(item)
+        return str(sum(item.terms[:-1])) if rng.random() < self.forgetful else item.answer
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of a checkpoint on held-out questions: share right, share with a worked answer, mean response in tokens."""
+    """Results of a checkpoint on held-out questions."""
 
-    accuracy: float
-    worked: float
-    tokens: float
+    accuracy: Annotated[float, doc("Share of right answers")]
+    worked: Annotated[float, doc("Share of worked answers")]
+    tokens: Annotated[float, doc("Mean tokens per response")]
 
 
 def architecture() -> Qwen3Config:
-    """Two layers of Qwen3, hidden 128, 4 heads over 2 KV heads, tied embeddings."""
+    """Return the configuration: two layers of Qwen3, hidden 128, 4 heads over 2 KV heads, tied embeddings."""
     return Qwen3Config(
         vocab_size=VOCABULARY,
         hidden_size=128,
@@ -143,9 +145,9 @@ def architecture() -> Qwen3Config:
     )
 
 
-def prompt_ids(tokenizer: PreTrainedTokenizerFast, asked: Question) -> list[int]:
-    """The templated question as token ids, ready for the answer."""
-    turns = [{"role": "user", "content": asked.text}]
+def prompt_ids(tokenizer: PreTrainedTokenizerFast, item: Question) -> list[int]:
+    """Return the token ids of a question with the chat template, up to the start of the answer."""
+    turns = [{"role": "user", "content": item.text}]
     text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
     return list(tokenizer.encode(text, add_special_tokens=False))
 
@@ -153,15 +155,15 @@ def prompt_ids(tokenizer: PreTrainedTokenizerFast, asked: Question) -> list[int]
 def lesson(
     tokenizer: PreTrainedTokenizerFast, lessons: Lessons, step: int, rng: random.Random
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One batch: token ids and labels, both int64 [batch, longest], right-padded; only the response is learned."""
+    """Return a batch: token ids and labels, both int64 [batch, longest], right-padded; only responses have labels."""
     rows: list[torch.Tensor] = []
     labels: list[torch.Tensor] = []
     while len(rows) < lessons.batch:
-        asked = question(rng.randrange(QUESTIONS))
-        if asked.held_out:
+        item = question(rng.randrange(QUESTIONS))
+        if item.held_out:
             continue
-        prompt = prompt_ids(tokenizer, asked)
-        response = [*tokenizer.encode(lessons.response(asked, step, rng)), int(tokenizer.eos_token_id)]
+        prompt = prompt_ids(tokenizer, item)
+        response = [*tokenizer.encode(lessons.response(item, step, rng)), int(tokenizer.eos_token_id)]
         rows.append(torch.tensor(prompt + response))
         labels.append(torch.tensor([IGNORED] * len(prompt) + response))
     pad = torch.nn.utils.rnn.pad_sequence
@@ -169,7 +171,7 @@ def lesson(
 
 
 def teach(tokenizer: PreTrainedTokenizerFast, seed: int, lessons: Lessons) -> Qwen3ForCausalLM:
-    """The whole supervised training, in float32 on one thread. Returns the model in evaluation mode."""
+    """Run the supervised training in float32, and return the model in evaluation mode."""
     torch.manual_seed(seed)
     rng = random.Random(seed)
     model = Qwen3ForCausalLM(architecture()).train()
@@ -178,7 +180,7 @@ def teach(tokenizer: PreTrainedTokenizerFast, seed: int, lessons: Lessons) -> Qw
         for group in optimizer.param_groups:
             group["lr"] = lessons.learning_rate(step)
         ids, labels = lesson(tokenizer, lessons, step, rng)
-        # Padding is on the right: under the causal mask no real token sees it.
+        # Padding is on the right, so the causal mask hides it from every real token.
         loss = model(input_ids=ids, labels=labels).loss
         optimizer.zero_grad()
         loss.backward()
@@ -190,7 +192,7 @@ def teach(tokenizer: PreTrainedTokenizerFast, seed: int, lessons: Lessons) -> Qw
 
 
 def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> str:
-    """Write weights (bfloat16), configuration and generation defaults; returns the SHA-256 of the weight file."""
+    """Write weights (bfloat16), configuration and generation defaults; return the SHA-256 of the weight file."""
     model.to(torch.bfloat16)
     model.generation_config = GenerationConfig(
         do_sample=True, temperature=1.0, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
@@ -206,12 +208,12 @@ def measure(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, questions: Sequence[Question], *, sampled: bool
 ) -> Measured:
     """Answer every question once, at temperature 1 or greedily, with at most 40 new tokens."""
-    prompts = torch.tensor([prompt_ids(tokenizer, asked) for asked in questions])
+    prompts = torch.tensor([prompt_ids(tokenizer, item) for item in questions])
     choice = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0} if sampled else {"do_sample": False}
     whole = model.generate(prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=40, **choice)
     responses = whole[:, prompts.shape[1] :]
     texts = tokenizer.batch_decode(responses, skip_special_tokens=True)
-    right = [text.rpartition("</think>")[2] == asked.answer for text, asked in zip(texts, questions, strict=True)]
+    right = [text.rpartition("</think>")[2] == item.answer for text, item in zip(texts, questions, strict=True)]
     return Measured(
         accuracy=sum(right) / len(questions),
         worked=sum(text.startswith("<think>") for text in texts) / len(questions),
@@ -220,7 +222,7 @@ def measure(
 
 
 def main() -> None:
-    """Make, save, measure on 512 held-out questions, and print what the README beside the checkpoint records."""
+    """Make and save the checkpoint, measure it on 512 held-out questions, and print the figures for its README."""
     parser = argparse.ArgumentParser(description="make the demo's base checkpoint")
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,4 +1,4 @@
-"""JSON Schema of the events, the envelope and the inbox: `python -m tools.json_schema` prints it."""
+"""Print the JSON Schema of the events, the envelope and the inbox: `python -m tools.json_schema`."""
 
 import json
 import sys
@@ -14,18 +14,18 @@ JSON_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class EnvelopeOnTheWire(StoredEnvelope, frozen=True, kw_only=True):
-    """What surrounds an event; see `schemas.envelope.Envelope`. MessagePack, a map with these keys."""
+    """Envelope of an event; see `schemas.envelope.Envelope`. A MessagePack map with these keys."""
 
     event: Any
 
 
 def json_schema() -> dict[str, Any]:
-    """One document: `$defs` holds a schema per event type by tag, `oneOf` is any event, `inbox` and `inbox_groups` are
-    the outside contract.
+    """Return one document: `$defs` holds a schema per event type, `oneOf` is any event, `inbox` and `inbox_groups` are
+    the messages of producers.
 
-    Bytes are base64 strings here, as JSON has none; on the wire they are MessagePack bytes.
+    Bytes are base64 strings here, as JSON has no bytes; on the wire they are MessagePack bytes.
     """
-    others: tuple[Any, ...] = (EnvelopeOnTheWire, InboxPrompt, InboxReply, InboxQuestion, InboxFates)
+    others: tuple[type, ...] = (EnvelopeOnTheWire, InboxPrompt, InboxReply, InboxQuestion, InboxFates)
     schemas, parts = msgspec.json.schema_components((*EVENT_CLASSES, *others), ref_template="#/$defs/{name}")
     envelope, prompt, reply, question, fates = schemas[len(EVENT_CLASSES) :]
     document = {

@@ -1,4 +1,4 @@
-"""`docs/settings.md` made again, from structs and tables: `python -m tools.settings_page docs/settings.md`."""
+"""Generate `docs/settings.md` from structs and tables: `python -m tools.settings_page docs/settings.md`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ DEFAULTS_OF_SLIME: dict[str, str] = {
     "bf16": "on",
     "max_staleness": "0 in train.py, 1 in train_async.py",
 } | {name: str(theirs) for (_, name), theirs in tables.SLIME_DEFAULTS.items()}
-"""Fields whose default differs from slime's: slime's default."""
+"""slime's default of each field whose default differs."""
 
 _INTRO = """\
 # Settings
 
-This page is made from the source: `python -m tools.settings_page docs/settings.md`.
+This page is generated from the source: `python -m tools.settings_page docs/settings.md`.
 
 Every setting is a flag of `slime-events train` and a key in TOML, under the table of its component. `--config FILE`
-takes settings from a TOML file; flags go before the file, wherever they stand. What a run resolved to is in its
-`run.started` event. An unknown name is an error with the nearest names; settings that exclude each other are
-an error with the reason.
+reads settings from a TOML file; flags take precedence over the file, in any order. The `run.started` event records the
+resolved settings of a run. An unknown name is an error with the nearest names. Settings that exclude each other are an
+error with the reason.
 
 ```toml
 [rollout]
@@ -43,14 +43,14 @@ mem_fraction_static = 0.7
 
 - Megatron's flags pass through by name, without a prefix (`--recompute-granularity full`, `--no-rope-fusion`): every
   field of megatron-core's transformer, parallelism, optimizer and data parallel configs, and the classic names below.
-- SGLang's flags pass through with `--sglang-` before them: every field of the installed release's `ServerArgs`.
+- SGLang's flags pass through with the prefix `--sglang-`: every field of the installed release's `ServerArgs`.
 - Both are checked by name and type against the source of the installed packages, before anything starts.
 - A list is given as several words, or by repeating the flag. A value that begins with `--` is written `--flag=value`.
 """
 
 
 def document(registered: Registered) -> str:
-    """The whole page, in Markdown."""
+    """Return the whole page in Markdown."""
     parts = [_INTRO, *(_component(name, registered) for name in COMPONENTS), _derived(), _other_flags()]
     return "\n".join(parts)
 
@@ -87,10 +87,10 @@ def _derived() -> str:
         ("`eval_reward_key`", "`reward_key`"),
         ("`grpo_std_normalization`", "off for groups of one sample"),
         ("`max_staleness`", "at least `update_weights_interval` - 1"),
-        ("`sequence_parallel`", "off where `tensor_model_parallel_size` is 1, with a note"),
-        ("`lr_decay_iters`", "the whole run, where a schedule needs it and `num_rollout` is set"),
+        ("`sequence_parallel`", "off if `tensor_model_parallel_size` is 1, with a note"),
+        ("`lr_decay_iters`", "the whole run, if a schedule needs it and `num_rollout` is set"),
     ]
-    return section("Derived settings", "", ("setting", "where it is not set"), rows)
+    return section("Derived settings", "", ("setting", "value if not set"), rows)
 
 
 def _other_flags() -> str:
@@ -100,9 +100,9 @@ def _other_flags() -> str:
     only = [(f"`{flag}`", f"`{value}`", reason) for flag, (value, reason) in tables.ONLY_VALUE.items()]
     not_yet = [(f"`{flag}`", needs) for flag, needs in tables.NOT_YET.items()]
     ours = [(f"`--sglang-{name.replace('_', '-')}`", use) for name, use in tables.SGLANG_OURS.items()]
-    older = "These other names are taken for what they mean here: " + ", ".join(f"`{flag}`" for flag in OLDER_FLAGS)
+    older = "These names are accepted as aliases: " + ", ".join(f"`{flag}`" for flag in OLDER_FLAGS)
     return "\n".join([
-        section("Accepted, without effect", f"The reason is printed. {older}.", ("flag", "why"), inert),
+        section("Accepted, without effect", f"`train` prints the reason. {older}.", ("flag", "why"), inert),
         section("Accepted with one value", "", ("flag", "value", "why not others"), only),
         section("Not supported yet", "These stop the command.", ("flag", "why"), not_yet),
         section("Set by the engine itself", "These stop the command.", ("flag", "use"), ours),
@@ -111,7 +111,7 @@ def _other_flags() -> str:
 
 
 def section(title: str, text: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """A heading, a text and a table, in Markdown."""
+    """Return a heading, a text and a table in Markdown."""
     lines = [f"## {title}", "", *([text, ""] if text else []), _cells(head), _cells("---" for _ in head)]
     return "\n".join([*lines, *map(_cells, rows), ""])
 

@@ -81,9 +81,13 @@ def findings(path: Path) -> list[Finding]:
 
 
 def files(paths: Sequence[Path]) -> list[Path]:
-    """Return the Python files and Markdown pages under `paths`."""
+    """Return the Python files and Markdown pages under `paths`, except this file, which quotes each phrase."""
     every = [path for root in paths for path in ([root] if root.is_file() else sorted(root.rglob("*")))]
-    return [path for path in every if path.suffix in (".py", ".md") and "__pycache__" not in path.parts]
+    return [
+        path
+        for path in every
+        if path.suffix in (".py", ".md") and "__pycache__" not in path.parts and path != Path(__file__)
+    ]
 
 
 def _in_python(path: Path, text: str) -> Iterator[tuple[int, str, str]]:

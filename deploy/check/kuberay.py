@@ -1,18 +1,18 @@
-"""What the manifests use of KubeRay's kinds (`ray.io/v1`), as JSON Schema: hand-written from KubeRay's API reference.
+"""JSON Schema of the fields of KubeRay's kinds (`ray.io/v1`) that the manifests use, from KubeRay's API reference.
 
-Anything else in a manifest is refused, so a misspelt field is found; whether KubeRay still has these fields is not.
-Templates of pods are not looked into here: Kubernetes' own schema is for them.
+The schema refuses any other field, and so finds misspelt fields. It does not show whether KubeRay still has the fields.
+Kubernetes' own schema checks the templates of pods.
 """
 
 from typing import Any
 
 
-def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+def _object(required: tuple[str, ...], **properties: object) -> dict[str, Any]:
     return {"type": "object", "required": list(required), "properties": properties, "additionalProperties": False}
 
 
 _TEXT, _COUNT = {"type": "string"}, {"type": "integer", "minimum": 0}
-_START = {"type": "object", "additionalProperties": _TEXT}  # values are texts, numbers too
+_START = {"type": "object", "additionalProperties": _TEXT}  # numbers are strings too
 _POD = _object(("spec",), spec={"type": "object"}, metadata={"type": "object"})
 _CLUSTER = _object(
     ("rayVersion", "headGroupSpec", "workerGroupSpecs"),
@@ -60,12 +60,12 @@ KINDS = {name: _kind(name, spec) for name, spec in (("RayCluster", _CLUSTER), ("
 
 
 def pods(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The specs of Ray's pods, by name of the group."""
+    """Return the specs of Ray's pods by the name of their group."""
     return {name: template["spec"] for name, template in templates(manifest).items() if name != SUBMITTER}
 
 
 def templates(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The templates of all its pods: by name of the group, and that of who submits the job."""
+    """Return the templates of all pods by the name of their group, and the template of the job's submitter."""
     spec = manifest["spec"].get("rayClusterSpec", manifest["spec"])
     workers = {group["groupName"]: group["template"] for group in spec["workerGroupSpecs"]}
     submitter = manifest["spec"].get("submitterPodTemplate")

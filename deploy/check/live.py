@@ -1,4 +1,4 @@
-"""The services of compose.yaml as processes, a real run on them that loses a NATS node, and what is left."""
+"""Start the services of compose.yaml as processes, run on them, kill a NATS node, and check the results."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from storage.jetstream.retry import log_wait
 
 RUN = "demo"
 KILL_AT = 3
-"""The node dies once this many steps are trained."""
+"""Committed steps after which a node is killed."""
 ARCHIVE = f"s3://slime/archive/{RUN}"
 ACCEPTED = re.compile(r"^otelcol_receiver_accepted_(spans|metric_points)_total\S* (\S+)$", re.MULTILINE)
 STEP = re.compile(r"^step (\d+)/", re.MULTILINE)
 RUN_S, COMMAND_S, SCRAPE_S, RAY_S = 400.0, 120.0, 20.0, 60.0
 SpanIds = tuple[str, str]
-"""Trace and span, in hex."""
+"""Trace id and span id in hex."""
 NODES = ("nats-1", "nats-2", "nats-3")
 
 
 def check_services(report: Report, folder: Path, steps: int) -> None:
-    """folder: empty, and with a short path, since Ray's sockets lie in it."""
+    """Check the services. folder: an empty folder with a short path, as Ray's sockets are in it."""
     with Services(folder, read_compose()) as services:
         try:
             _start(report, services)
@@ -51,25 +51,25 @@ def _start(report: Report, services: Services) -> None:
     services.run("setup", *setup_arguments(services))
     ports = {**dict.fromkeys(NODES, 4222), "s3": 8333, "collector": 4318, "ray-head": 6379}
     if find("prometheus") is None:
-        report.say("prometheus", NOT_RUN, "there is no prometheus here: apt-get install prometheus has it")
+        report.say("prometheus", NOT_RUN, "prometheus is not installed: apt-get install prometheus")
     else:
         ports["prometheus"] = 9090
     for name, port in ports.items():
         services.start(name)
-        if name not in NODES:  # those answer once most of them are there
+        if name not in NODES:  # NATS nodes reply only when most of them have started
             services.until_listening(name, port)
     for name in NODES:
         services.until_listening(name, 4222)
     services.start("ray-worker")
-    # Nodes on one machine number their sockets in one folder: one after the other.
+    # Nodes on one machine share a folder for numbered sockets, so they start one after the other.
     _until("a node of Ray", lambda: "will now block" in services.log("ray-worker"), RAY_S)
-    report.say("grafana", NOT_RUN, "there is no grafana here: the queries of its dashboard are asked below")
-    stands_in = f"; a stand-in that counts for {', '.join(services.stands_in)}" if services.stands_in else ""
-    report.expect("services", True, f"{', '.join(ports)}, ray-worker by their commands{stands_in}")
+    report.say("grafana", NOT_RUN, "grafana is not installed: the queries of its dashboard run below")
+    replaced = f"; a replacement that counts for {', '.join(services.replaced)}" if services.replaced else ""
+    report.expect("services", True, f"{', '.join(ports)}, ray-worker by their commands{replaced}")
 
 
 def _drive(report: Report, services: Services, steps: int) -> None:
-    """The run, and what became of it."""
+    """Run, kill a NATS node meanwhile, and check the results."""
     train = services.start("train", "demo", "--steps", str(steps), "--plain", "--archive-seconds", "2")
     _until("a first step", lambda: _trained(services) >= 1 or train.poll() is not None, RUN_S)
     client = _gateway(services)
@@ -83,10 +83,10 @@ def _drive(report: Report, services: Services, steps: int) -> None:
     killed_at = _trained(services)
     code = train.wait(RUN_S)
     trained = _trained(services)
-    said = (
-        f"exit code {code}, {trained} of {steps} steps; {leader}, which led the log, was killed after step {killed_at}"
+    result = (
+        f"exit code {code}, {trained} of {steps} steps; {leader}, leader of the log, was killed after step {killed_at}"
     )
-    if not report.expect("run", code == 0 and trained == steps and killed_at < steps, said):
+    if not report.expect("run", code == 0 and trained == steps and killed_at < steps, result):
         print(services.log("train")[-3000:])
         return
     (taken,) = sent.json()["groups"]
@@ -107,12 +107,12 @@ def _until(what: str, holds: Callable[[], bool], seconds: float) -> None:
     end = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > end:
-            raise TimeoutError(f"{what} did not come in {seconds:.0f} s")
+            raise TimeoutError(f"{what} did not come within {seconds:.0f} s")
         time.sleep(0.2)
 
 
 def _gateway(services: Services) -> httpx.Client:
-    """A client with a source's token, once it answers."""
+    """Start the gateway, and return a client with a source's token."""
     token = services.run("gateway", "slime-events", "gateway", RUN, "--runs-dir=/runs", "--issue", "deploy").split()[-1]
     services.start("gateway")
     services.until_listening("gateway", 8500)
@@ -122,7 +122,7 @@ def _gateway(services: Services) -> httpx.Client:
 
 
 async def _leader(services: Services) -> str:
-    """The service that leads the log."""
+    """Return the name of the NATS service that leads the log."""
     roles = services.volume("access", "roles")
     url = ",".join(f"tls://{services.addresses[name]}:4222" for name in NODES)
     place = NatsPlace(url=url, creds=str(roles / "roles.json"), tls_ca=str(roles / "ca.pem"))
@@ -135,7 +135,7 @@ async def _leader(services: Services) -> str:
 
 
 def _command(services: Services, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command about the run's archive, in the surroundings of the service `train`."""
+    """Run a command about the run's archive, in the environment of the service `train`."""
     _, variables, folder = services.command("train")
     program = [sys.executable, "-m", "slime_events.app.cli.main", *words]
     return subprocess.run(
@@ -145,46 +145,46 @@ def _command(services: Services, *words: str) -> subprocess.CompletedProcess[str
 
 def _archive(report: Report, services: Services) -> None:
     audited = _command(services, "audit", ARCHIVE)
-    said = (audited.stdout + audited.stderr).strip().splitlines()
-    report.expect("archive", audited.returncode == 0, f"slime-events audit {ARCHIVE}: {said[-1] if said else ''}")
+    lines = (audited.stdout + audited.stderr).strip().splitlines()
+    report.expect("archive", audited.returncode == 0, f"slime-events audit {ARCHIVE}: {lines[-1] if lines else ''}")
 
 
 def _counts(report: Report, services: Services) -> None:
-    """What the collector has taken, and what the archived log says that there was to send."""
+    """Compare the spans and metrics that the collector has received with those in the archived log."""
     own = httpx.get(f"http://{services.addresses['collector']}:8888/metrics").text
     taken = {name: int(float(value)) for name, value in ACCEPTED.findall(own)}
     rows = _command(services, "metrics", ARCHIVE, "--json").stdout.splitlines()
     points = sum(len(json.loads(row)["values"]) for row in rows)
-    by = " (by a stand-in)" if services.stands_in else ""
+    by = " (by a replacement)" if services.replaced else ""
     sent, kept = _spans(services), kept_spans(services.volume("spans"))
-    said = (
-        f"{len(kept):,} taken{by}, {len(sent):,} by the archived log, the same ids; "
+    result = (
+        f"{len(kept):,} received{by}, {len(sent):,} in the archived log, with equal ids; "
         f"{taken.get('spans', 0) - len(kept):,} came twice"
     )
     if sent != kept:
-        said = f"{len(sent - kept):,} of {len(sent):,} spans are missing{by}, {len(kept - sent):,} are of no event"
-    report.expect("spans at the collector", bool(sent) and sent == kept, said)
-    said = f"{taken.get('metric_points', 0):,} points taken{by}, {points:,} by the archived log"
-    report.expect("metrics at the collector", 0 < points <= taken.get("metric_points", 0), said)
+        result = f"{len(sent - kept):,} of {len(sent):,} spans are missing{by}, {len(kept - sent):,} have no event"
+    report.expect("spans at the collector", bool(sent) and sent == kept, result)
+    result = f"{taken.get('metric_points', 0):,} points received{by}, {points:,} in the archived log"
+    report.expect("metrics at the collector", 0 < points <= taken.get("metric_points", 0), result)
 
 
 def kept_spans(folder: Path) -> set[SpanIds]:
-    """In the collector's file, each once: an engine and the grader may send the same span."""
+    """Return the distinct spans in the collector's file. An engine and the grader may send the same span."""
     spans: set[SpanIds] = set()
     for file in folder.glob("spans*.jsonl"):
         for line in file.read_text().splitlines():
-            scopes = [scope for one in json.loads(line)["resourceSpans"] for scope in one["scopeSpans"]]
+            scopes = [scope for resource in json.loads(line)["resourceSpans"] for scope in resource["scopeSpans"]]
             spans |= {(span["traceId"], span["spanId"]) for scope in scopes for span in scope["spans"]}
     return spans
 
 
 def _spans(services: Services) -> set[SpanIds]:
-    """That the log's events end."""
+    """Return the spans that the events of the archived log end."""
     keys = dict(re.findall(r"(\w+) = (\w+)", (services.volume("access", "roles") / "aws").read_text()))
     endpoint = {"endpoint_url": f"http://{services.addresses['s3']}:8333"}
     options = {"key": keys["aws_access_key_id"], "secret": keys["aws_secret_access_key"], "client_kwargs": endpoint}
     place, _, run = ARCHIVE.rpartition("/")
-    spans = (span_of(one.envelope, 1.0) for one in ArchiveReader(place, run, options).read())
+    spans = (span_of(recorded.envelope, 1.0) for recorded in ArchiveReader(place, run, options).read())
     return {(f"{span.trace:032x}", f"{span.span:016x}") for span in spans if span is not None}
 
 

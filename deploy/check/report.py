@@ -1,4 +1,4 @@
-"""`Report`: for each thing what was run and what was not."""
+"""`Report`: the results of checks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ BIN = Path(sys.executable).parent
 
 
 class Report:
-    """Prints a line for each check as it comes."""
+    """Prints a line for each check when it ends."""
 
     def __init__(self) -> None:
         self.failed = self.passed = self.skipped = 0
 
     def say(self, what: str, outcome: str, how: str) -> bool:
-        """Whether it did not fail. how: what was run, or why not, or what is wrong."""
+        """Print a result, and return whether the check did not fail. how: the command, the reason, or the error."""
         print(f"{outcome:<8} {what:<30} {how}", flush=True)
         self.failed += outcome == FAIL
         self.passed += outcome == OK
@@ -29,14 +29,14 @@ class Report:
         return outcome != FAIL
 
     def expect(self, what: str, holds: bool, how: str) -> bool:
-        """A check of our own."""
+        """Print the result of a check in Python."""
         return self.say(what, OK if holds else FAIL, how)
 
     def run(self, what: str, words: Sequence[str], *, more: Mapping[str, str] | None = None, why: str = "") -> bool:
-        """A program over files. why: what is lost where the program is not there."""
+        """Run a program as a check. why: added to the result if the program is not installed."""
         program = find(words[0])
         if program is None:
-            return self.say(what, NOT_RUN, f"there is no {words[0]} here{': ' + why if why else ''}")
+            return self.say(what, NOT_RUN, f"{words[0]} is not installed{': ' + why if why else ''}")
         done = subprocess.run(
             [program, *words[1:]],
             capture_output=True,
@@ -45,12 +45,12 @@ class Report:
             env={**os.environ, **(more or {})},
             check=False,
         )
-        said = (done.stdout + done.stderr).strip()
+        output = (done.stdout + done.stderr).strip()
         how = " ".join((words[0], *(Path(word).name if "/" in word else word for word in words[1:])))
-        return self.say(what, OK if done.returncode == 0 else FAIL, how if done.returncode == 0 else f"{how}\n{said}")
+        return self.say(what, OK if done.returncode == 0 else FAIL, how if done.returncode == 0 else f"{how}\n{output}")
 
 
 def find(program: str) -> str | None:
-    """Beside this Python, else on the PATH."""
+    """Return the path of a program beside this Python or on the PATH; None if it is not installed."""
     beside = BIN / program
     return str(beside) if beside.is_file() else shutil.which(program)

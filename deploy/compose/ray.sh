@@ -1,6 +1,6 @@
 #!/bin/sh
-# A node of Ray: `ray.sh head`, `ray.sh worker`, or for a launcher, which joins Ray through a node of its own: `ray.sh join`.
-# Whoever reaches Ray can run code, so each has to have its token. NODE_IP: of this node; by default Ray finds it.
+# Starts a Ray node: `ray.sh head`, `ray.sh worker`, or `ray.sh join` for a launcher, which joins Ray through its own node.
+# Any client that can connect to Ray can run code, so each needs the token. NODE_IP: address of this node, found by default.
 set -eu
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=/access/ray-token
 case $1 in

@@ -1,17 +1,17 @@
 #!/bin/sh
-# Makes what the services prove themselves with, once: certificates of an authority of their own, NATS accounts, S3 keys.
-#   setup.sh NATS_URL NAME...      NAME: of the certificates, a host name or an IP address; in the current folder:
+# Makes the services' credentials once: certificates of their own authority, NATS accounts, S3 keys.
+#   setup.sh NATS_URL NAME...      NAME: host name or IP address in the certificates. Writes to the current folder:
 #   nats/      a node's certificate, and accounts.conf         s3/      the S3 server's identities
-#   roles/     what a run needs                                gateway/ what the gateway needs
-#   guests/    producer.json and viewer.json, to give away     ca.pem   everywhere
-# Who is given a folder has what is in it and no more.
+#   roles/     credentials of a run                            gateway/ credentials of the gateway
+#   guests/    producer.json and viewer.json for others        ca.pem   in each folder
+# Each service mounts only its own folder.
 set -eu
 umask 077
 
 nats_url=$1
 shift
 if [ -e roles/roles.json ]; then
-    echo "setup.sh: made already"
+    echo "setup.sh: the credentials exist already"
     exit 0
 fi
 rm -rf nats s3 roles gateway guests authority made
@@ -57,5 +57,5 @@ aws_access_key_id = $key
 aws_secret_access_key = $secret
 END
 openssl rand -hex 32 > roles/ray-token
-mv made/roles.json roles/roles.json # the last: with it all is made
+mv made/roles.json roles/roles.json # last: its existence marks the end of the setup
 rmdir made

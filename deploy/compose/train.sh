@@ -1,5 +1,5 @@
 #!/bin/sh
-# A run on the services of compose.yaml: `train.sh demo --steps 12`, `train.sh train --config FILE`, `train.sh resume RUN`.
+# Runs on the services of compose.yaml: `train.sh demo --steps 12`, `train.sh train --config FILE`, `train.sh resume RUN`.
 set -eu
 /opt/slime-events/deploy/compose/ray.sh join > /dev/null
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=/access/ray-token

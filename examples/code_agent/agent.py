@@ -1,6 +1,6 @@
-"""An agent that writes a program, sees how it ends, and may try again: `--agent-command "python agent.py"`.
+"""An agent that writes a program, sees its error, and may try again: `--agent-command "python agent.py"`.
 
-It knows nothing of training: the client of OpenAI finds the model by OPENAI_BASE_URL. The last line of the output is
+It contains no code about training: OpenAI's client finds the model by OPENAI_BASE_URL. The last line of the output is
 the reward.
 """
 
@@ -16,16 +16,16 @@ BLOCK = re.compile(r"```(?:python)?\n(.*?)```", re.DOTALL)
 
 
 def program_of(text: str) -> str:
-    """Of an answer: its first block of code, or all of it."""
+    """Return the first block of code in an answer, or the whole answer if it has none."""
     block = BLOCK.search(text)
     return block[1] if block else text
 
 
 def solve(client: OpenAI, messages: list[dict[str, str]]) -> tuple[str, int]:
-    """What the first program that ends well prints, and how many failed before."""
+    """Return the output of the first program without an error, and the number of failed programs before it."""
     for failed in range(MOST_TURNS):
-        said = client.chat.completions.create(model="default", messages=messages, max_tokens=32)
-        text = said.choices[0].message.content or ""
+        completion = client.chat.completions.create(model="default", messages=messages, max_tokens=32)
+        text = completion.choices[0].message.content or ""
         printed, error = run(program_of(text))
         if not error:
             return printed, failed

@@ -1,7 +1,7 @@
-"""Runs a program that a model wrote: a Python of its own, without anything of ours, and with little of everything.
+"""Run a program that a model wrote, in a separate Python process without our packages and with limited resources.
 
-It bounds time, memory, files and processes. It is no jail: for programs of a model that could mean harm, call this in a
-container or a virtual machine.
+It limits time, memory and files. It is not a security boundary: for programs that could do harm, call it in a container
+or a virtual machine.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def _limit() -> None:
 
 
 def run(program: str) -> tuple[str, str]:
-    """(what it printed, the name of its error: empty where there was none)."""
+    """Run a program, and return its output and the name of its error, which is empty if there was none."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", program],
@@ -49,7 +49,7 @@ def run(program: str) -> tuple[str, str]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        printed, said = ((file.seek(0), file.read(OUTPUT))[1].decode(errors="replace").strip() for file in (out, err))
+        printed, errors = ((file.seek(0), file.read(OUTPUT))[1].decode(errors="replace").strip() for file in (out, err))
     if code == 0:
         return printed, ""
-    return printed, said.splitlines()[-1].partition(":")[0] if code > 0 and said else "Killed"
+    return printed, errors.splitlines()[-1].partition(":")[0] if code > 0 and errors else "Killed"

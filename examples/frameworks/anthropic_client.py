@@ -1,4 +1,4 @@
-"""An agent of Anthropic's client alone, that checks its answer once: `--agent-command "python anthropic_client.py"`."""
+"""An agent with Anthropic's client that checks its answer once: `--agent-command "python anthropic_client.py"`."""
 
 import json
 import sys

@@ -1,11 +1,11 @@
-"""mini-swe-agent's own DefaultAgent in a folder of this session: `--agent-command "python mini_swe_agent.py"`."""
+"""mini-swe-agent's DefaultAgent in this session's folder: `--agent-command "python mini_swe_agent.py"`."""
 
 import json
 import os
 import sys
 
 os.environ.setdefault("MSWEA_SILENT_STARTUP", "1")
-os.environ.setdefault("MSWEA_COST_TRACKING", "ignore_errors")  # a model of one's own has no price
+os.environ.setdefault("MSWEA_COST_TRACKING", "ignore_errors")  # this model has no price
 
 from minisweagent.agents.default import DefaultAgent
 from minisweagent.environments.local import LocalEnvironment

@@ -1,10 +1,10 @@
-// An agent of OpenAI's Agents SDK for JavaScript: `--agent-command "node openai_agents.mjs"`. Packages: @openai/agents, zod.
+// An agent with OpenAI's Agents SDK for JavaScript: `--agent-command "node openai_agents.mjs"`. Packages: @openai/agents, zod.
 
 import { readFileSync } from "node:fs";
 import { Agent, AgentsError, run, setTracingDisabled, tool } from "@openai/agents";
 import { z } from "zod";
 
-setTracingDisabled(true); // else it sends its traces to OpenAI
+setTracingDisabled(true); // otherwise the SDK sends traces to OpenAI
 const task = JSON.parse(readFileSync(0, "utf8"));
 const add = tool({
   name: "add",
@@ -19,6 +19,6 @@ try {
   const second = await run(agent, [...first.history, { role: "user", content: "Are you sure?" }], { maxTurns: 3 });
   answer = second.finalOutput;
 } catch (error) {
-  if (!(error instanceof AgentsError)) throw error; // too many turns, or an answer that the length limit cut: it is wrong
+  if (!(error instanceof AgentsError)) throw error; // too many turns, or an answer cut by the length limit: graded as wrong
 }
 console.log(JSON.stringify({ reward: Number(answer?.trim() === task.label) }));

@@ -1,11 +1,11 @@
-"""An agent of OpenAI's Agents SDK, over the Responses API: `--agent-command "python openai_agents.py"`."""
+"""An agent with OpenAI's Agents SDK, over the Responses API: `--agent-command "python openai_agents.py"`."""
 
 import json
 import sys
 
 from agents import Agent, AgentsException, Runner, function_tool, set_tracing_disabled
 
-set_tracing_disabled(True)  # else it sends its traces to OpenAI
+set_tracing_disabled(True)  # otherwise the SDK sends traces to OpenAI
 task = json.load(sys.stdin)
 
 
@@ -18,6 +18,6 @@ def add(first: int, second: int) -> int:
 agent = Agent(name="sums", instructions="Answer with the number alone.", model="default", tools=[add])
 try:
     answer = Runner.run_sync(agent, task["prompt"][-1]["content"], max_turns=3).final_output
-except AgentsException:  # too many turns, or an answer that the length limit cut: it is wrong
+except AgentsException:  # too many turns, or an answer cut by the length limit: graded as wrong
     answer = ""
 print(json.dumps({"reward": float(str(answer) == task["label"])}))

@@ -1,4 +1,4 @@
-"""An agent of OpenAI's client alone, that checks its answer once: `--agent-command "python openai_client.py"`."""
+"""An agent with OpenAI's client that checks its answer once: `--agent-command "python openai_client.py"`."""
 
 import json
 import sys

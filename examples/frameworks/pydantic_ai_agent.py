@@ -1,4 +1,4 @@
-"""An agent of pydantic-ai that has to answer with a number: `--agent-command "python pydantic_ai_agent.py"`."""
+"""An agent with pydantic-ai that must answer with a number: `--agent-command "python pydantic_ai_agent.py"`."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ def add(first: int, second: int) -> int:
 
 @agent.output_validator
 def is_number(text: str) -> str:
-    """Asks again for what is no number."""
+    """Ask again if the answer is not a number."""
     from pydantic_ai import ModelRetry
 
     if not text.strip().lstrip("-").isdecimal():

@@ -1,4 +1,4 @@
-"""smolagents' own ToolCallingAgent as a rollout: `--agent-command "python smolagents_agent.py"`."""
+"""smolagents' ToolCallingAgent as a rollout: `--agent-command "python smolagents_agent.py"`."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def add(first: int, second: int) -> int:
     return first + second
 
 
-# Its own default is `required`, which needs a grammar back-end of the engines.
+# smolagents' default is `required`, which needs a grammar backend in the engines.
 model = OpenAIModel(
     "default", api_base=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"], tool_choice="auto"
 )

@@ -1,4 +1,4 @@
-// Vercel's AI SDK with a tool, whole and streamed: `--agent-command "node vercel_ai.mjs"`. Packages: ai, @ai-sdk/openai, zod.
+// An agent with Vercel's AI SDK and a tool, first without and then with streaming: `--agent-command "node vercel_ai.mjs"`. Packages: ai, @ai-sdk/openai, zod.
 
 import { readFileSync } from "node:fs";
 import { createOpenAI } from "@ai-sdk/openai";
@@ -14,8 +14,8 @@ const tools = {
     execute: async ({ first, second }) => first + second,
   }),
 };
-const given = { model, tools, maxRetries: 8, stopWhen: isStepCount(3) };
-const first = await generateText({ ...given, messages: task.prompt });
+const options = { model, tools, maxRetries: 8, stopWhen: isStepCount(3) };
+const first = await generateText({ ...options, messages: task.prompt });
 const messages = [...task.prompt, ...first.response.messages, { role: "user", content: "Are you sure?" }];
-const second = await streamText({ ...given, messages }).text;
+const second = await streamText({ ...options, messages }).text;
 console.log(JSON.stringify({ reward: Number(second.trim() === task.label) }));

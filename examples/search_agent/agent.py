@@ -1,7 +1,7 @@
-"""An agent that may search before it answers, as Search-R1: `--agent-command "python agent.py pages.sqlite"`.
+"""An agent that may search before it answers, like Search-R1: `--agent-command "python agent.py pages.sqlite"`.
 
-It knows nothing of training: the client of OpenAI finds the model by OPENAI_BASE_URL. The model says
-`<search>words</search>`, gets what was found, and ends with `<answer>...</answer>`. The last line of the output is the
+It contains no code about training: OpenAI's client finds the model by OPENAI_BASE_URL. The model writes
+`<search>words</search>`, gets the best page, and ends with `<answer>...</answer>`. The last line of the output is the
 reward.
 """
 
@@ -18,7 +18,7 @@ ANSWER = re.compile(r"<answer>(.*?)</answer>")
 
 
 def search(pages: sqlite3.Connection, words: str, most: int = 1) -> str:
-    """The best pages, by BM25. The words are words alone, never a query of FTS."""
+    """Return the best pages by BM25. The words are quoted, so they cannot contain FTS syntax."""
     query = " ".join(f'"{word}"' for word in re.findall(r"\w+", words))
     if not query:
         return "nothing"
@@ -27,17 +27,17 @@ def search(pages: sqlite3.Connection, words: str, most: int = 1) -> str:
 
 
 def answer(client: OpenAI, pages: sqlite3.Connection, messages: list[dict[str, str]]) -> tuple[str, int]:
-    """What the model answers, and how often it has searched."""
+    """Return the model's answer, and the number of its searches."""
     for searches in range(MOST_TURNS):
-        said = client.chat.completions.create(model="default", messages=messages, max_tokens=32)
-        text = said.choices[0].message.content or ""
-        if found := ANSWER.search(text):
-            return found[1].strip(), searches
-        wanted = SEARCH.search(text)
+        completion = client.chat.completions.create(model="default", messages=messages, max_tokens=32)
+        text = completion.choices[0].message.content or ""
+        if match := ANSWER.search(text):
+            return match[1].strip(), searches
+        query = SEARCH.search(text)
         messages = [
             *messages,
             {"role": "assistant", "content": text},
-            {"role": "user", "content": search(pages, wanted[1]) if wanted else "nothing"},
+            {"role": "user", "content": search(pages, query[1]) if query else "nothing"},
         ]
     return "", MOST_TURNS
 

@@ -1,7 +1,7 @@
 """The search agent's pages and questions: `python pages.py OUT` writes `pages.sqlite` and `train.jsonl`.
 
-A page gives a number for a name (`kz=5`); a question asks for a sum with it (`kz+3`). The numbers are made up: nobody
-knows one without looking.
+A page defines a number for a name (`kz=5`); a question asks for a sum with it (`kz+3`). The numbers are random, so the
+model must search.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def main(out: Path, seed: int = 0, questions: int = 2048) -> None:
-    """The same seed writes the same questions."""
+    """Write the pages and questions. The same seed writes the same files."""
     rng = random.Random(seed)
     names = ["".join(pair) for pair in itertools.product(string.ascii_lowercase, repeat=2)]
     values = {name: rng.randint(1, 9) for name in names}
@@ -27,8 +27,8 @@ def main(out: Path, seed: int = 0, questions: int = 2048) -> None:
     with (out / "train.jsonl").open("w", encoding="utf-8") as file:
         for _ in range(questions):
             name, added = rng.choice(names), rng.randint(1, 9)
-            asked = [{"role": "user", "content": f"{name}+{added}"}]
-            file.write(json.dumps({"messages": asked, "label": str(values[name] + added)}) + "\n")
+            messages = [{"role": "user", "content": f"{name}+{added}"}]
+            file.write(json.dumps({"messages": messages, "label": str(values[name] + added)}) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,12 +17,12 @@ from slime_events.core.config.fields import honoured, settings_fields
 from slime_events.core.config.flags import FILES, OLDER_FLAGS, ParsedTrain
 from slime_events.core.config.installed import parsed
 from slime_events.core.config.values import Kind
-from tools.flags_page import Status, document, slime_flags, standing
+from tools.flags_page import Status, document, slime_flags, support_of
 
 ROOT = Path(__file__).parents[2]
 LEAST = "--hf-checkpoint model --num-rollout 6 --rm-type math --rollout-batch-size 4 --n-samples-per-prompt 4"
 FLAGS = [one.flag for one in slime_flags()]
-BY_STATUS = {status: [flag for flag in FLAGS if standing(flag).status is status] for status in Status}
+BY_STATUS = {status: [flag for flag in FLAGS if support_of(flag).status is status] for status in Status}
 
 VALUES = {
     "--num-rollout": "3",

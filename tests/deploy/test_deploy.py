@@ -224,7 +224,7 @@ def test_metrics_and_spans_arrive_at_a_collector(collector: tuple[Counts, list[s
 
 def test_a_collector_that_takes_no_metrics_is_named(collector: tuple[Counts, list[str]]) -> None:
     _, (_, elsewhere, _) = collector
-    with pytest.raises(StoreUnavailable, match="took no metrics"):
+    with pytest.raises(StoreUnavailable, match="accepted no metrics"):
         OtlpLogger(elsewhere, LoggedRun("r", 1, Path())).write(MetricsRow(1, 10, {"train/loss": 1.0}))
 
 

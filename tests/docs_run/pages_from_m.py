@@ -238,7 +238,7 @@ SECOND_CASES = [
     LEARNERS(
         text="slime-events learn live --run faster --follow --lr 2e-4",
         changes=(("learn live", "learn demo"),),
-        says=(r"begins with version 0 of demo",),
+        says=(r"begins with weight version 0 of demo",),
         steps=6,
         covers=(
             ("docs/several-learners.md",
@@ -249,12 +249,12 @@ SECOND_CASES = [
     LEARNERS(
         text="slime-events learn demo --run same --num-rollout 12",
         changes=(("--num-rollout 12", "--num-rollout 4"),),
-        says=(r"every batch is as demo trained it", r"run same has version 4; 4 steps on"),
+        says=(r"every batch is the same as in demo", r"run same has weight version 4 after 4 steps on"),
     ),
     LEARNERS(
         text="slime-events branch same --from 8 --run same-at-8 --num-rollout 9 --plain",
         changes=(("--from 8", "--from 4"), ("--num-rollout 9", "--num-rollout 5")),
-        says=(r"version 4 is there",),
+        says=(r"version 4 is ready",),
         steps=5,
     ),
     Case(
@@ -281,14 +281,14 @@ SECOND_CASES = [
         "metadata->>'$.file' = 'contractor.jsonl'\"",
         changes=(("retrain poisoned", "retrain demo"),
                  ("metadata->>'$.file' = 'contractor.jsonl'", "group_id = 'train-0-000040'")),
-        says=(r"1 of 6 batches of demo differ: 8 samples gone", r"run clean has version 6"),
+        says=(r"1 of 6 batches of demo differ: 8 samples removed", r"run clean has weight version 6"),
         covers=(("docs/unlearning.md", "slime-events retrain RUN --branch NAME --drop SQL"),),
     ),
     UNLEARNING(
         text="slime-events retrain poisoned --branch filtered --changes changes.jsonl",
         changes=(("retrain poisoned", "retrain demo"),),
         before=beside.rescored,
-        says=(r"batches of demo differ", r"run filtered has version 6"),
+        says=(r"batches of demo differ", r"run filtered has weight version 6"),
         covers=(("docs/unlearning.md", "slime-events retrain RUN --branch NAME --changes FILE"),),
     ),
     Case(

@@ -27,7 +27,7 @@ DEMO = README(
     parts=REAL,
     changes=(("make demo", "slime-events demo"),),
     more="--steps 6",
-    says=(r"6 weight versions", r"Everything lies in"),
+    says=(r"6 weight versions", r"The run's files are in"),
     covers=(("docs/first-run.md", "slime-events demo"), ("docs/gpu.md", "make demo")),
 )
 """The model learns in 60 steps, which the demo's own tests look at; here it is to run."""
@@ -86,7 +86,9 @@ FIRST_CASES = [
         changes=(("--gateway", "--gateway 127.0.0.1:{port:agents}"),),
         more="--run agents --num-rollout 1",
         beside=beside.harness,
-        says=(r"the gateway is at http://127\.0\.0\.1:\d+; `slime-events gateway agents --issue NAME`",),
+        says=(
+            r"the gateway is at http://127\.0\.0\.1:\d+; for a token of a source: `slime-events gateway agents --issue NAME`",
+        ),
         steps=1,
         covers=(("examples/harness.py", THE_FILE),),
     ),
@@ -100,7 +102,7 @@ FIRST_CASES = [
         text="slime-events branch demo --from 5 --run faster --lr 3e-4 --num-rollout 12",
         parts=REAL,
         changes=(("--num-rollout 12", "--num-rollout 6"), ("--run faster", "--run faster-branch")),
-        says=(r"making version 5 of run demo", r"version 5 is there"),
+        says=(r"making version 5 of run demo", r"version 5 is ready"),
         steps=6,
         more="--rm-type math",
         covers=(
@@ -264,7 +266,9 @@ FIRST_CASES = [
         page="docs/gateway.md",
         text="slime-events train ... --run demo --gateway",
         changes=(("--run demo --gateway", "--run door --gateway 127.0.0.1:{port:door}"),),
-        says=(r"the gateway is at http://127\.0\.0\.1:\d+; `slime-events gateway door --issue NAME`",),
+        says=(
+            r"the gateway is at http://127\.0\.0\.1:\d+; for a token of a source: `slime-events gateway door --issue NAME`",
+        ),
         steps=2,
     ),
     Case(

@@ -164,4 +164,4 @@ def _as_shown(line: str) -> str:
 
 
 def _made(steps: int) -> str:
-    return rf"\bstep {steps}/{steps}\b|\b{steps} steps\b|has version {steps};"
+    return rf"\bstep {steps}/{steps}\b|\b{steps} steps\b|has weight version {steps} after"

@@ -134,7 +134,7 @@ def test_nobody_is_waited_for_where_the_folder_says_that_the_run_is_over(
     with scripted(*[0] * (1 if error is RunIsOver else 2)) as (transport, _), pytest.raises(LogUnavailable) as raised:
         GatewayClient(URL, "over", "t", transport=transport, wait_s=0.1).submit([{"prompt": "a"}])
     assert type(raised.value) is error
-    assert ("it is asked again" in caplog.text) == (error is LogUnavailable)
+    assert ("retrying for" in caplog.text) == (error is LogUnavailable)
 
 
 def test_both_clients_have_the_same_methods() -> None:

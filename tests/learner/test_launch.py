@@ -210,7 +210,10 @@ async def test_what_cannot_be_asked_for_is_said_before_anything_is_there(parent:
             ({"flags": ("--rollout-temperature", "0.5")}, "--rollout-temperature: went into the rollouts"),
             ({"flags": ("--eval-temperature", "1.0")}, "--eval-temperature: .* branch second --from VERSION"),
             ({"flags": ("--save-debug-train-data", "d/{rollout_id}.pt")}, "--save-debug-train-data: a learner neither"),
-            ({"drop": "SELECT sample FROM samples WHERE step = 1", "version": 2}, "begin with version 1 or before"),
+            (
+                {"drop": "SELECT sample FROM samples WHERE step = 1", "version": 2},
+                "Begin with version 1 or an earlier one",
+            ),
             ({"drop": "SELECT sample FROM samples WHERE step = 99"}, "--drop gives no sample"),
             ({"changes": str(tmp_path / "none")}, "cannot be read"),
         ):

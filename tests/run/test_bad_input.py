@@ -233,7 +233,7 @@ def test_a_disk_that_fills_up_ends_the_run_while_the_log_can_still_say_why(
         monkeypatch.setattr("slime_events.app.launch.supervisor.LEAST_FREE_BYTES", 1 << 60)
 
     said = fail(given(tmp_path, [], rollout={"num_rollout": 1000}), kind=NoSpace, actions=(fill,))
-    assert "MB free: make room" in said
+    assert "MB free: free some space" in said
 
 
 def test_no_room_to_start_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

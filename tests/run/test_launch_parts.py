@@ -38,7 +38,7 @@ def test_only_an_engine_in_the_place_of_another_is_news() -> None:
     assert [watch.apply(joined("a")), watch.apply(joined("b"))] == [None, None]
     news = watch.apply(joined("c"))
     assert news is not None
-    assert "an engine was lost, and c has joined" in news
+    assert "c replaces a lost engine" in news
     assert watch.apply(WorkerJoined(worker="t", role="trainer", pid=1)) is None
 
 
@@ -68,7 +68,7 @@ def test_a_signal_ends_a_run_cleanly(tmp_path: Path, number: signal.Signals) -> 
     with cheap_parts(Parts()):
         summary = asyncio.run(run_with(tiny(tmp_path, "stopped", rollout={"num_rollout": 1000}), interrupt, view=view))
     assert 2 <= summary["steps"] < 1000
-    assert [note for note in view.notes if note.startswith("stopping: what is acked is in the log")]
+    assert [note for note in view.notes if note.startswith("stopping: all acked events are in the log")]
     folder = tmp_path / "runs" / "stopped"
     events = events_of(folder)
     (end,) = of(events, RunFinished)

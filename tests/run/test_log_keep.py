@@ -120,5 +120,5 @@ def test_a_log_that_keeps_everything_cannot_let_go_later(tmp_path: Path) -> None
     with cheap_parts(Parts()):
         asyncio.run(run_with(settings_of(tmp_path, archive_url=str(tmp_path / "archive"))))
         more = ["--num-rollout", str(STEPS + 1), "--log-keep-steps", "1", "--plain"]
-        with pytest.raises(ConfigError, match="keep everything"):
+        with pytest.raises(ConfigError, match="keeps all events"):
             resume(["kept", "--runs-dir", str(tmp_path / "runs"), *more])

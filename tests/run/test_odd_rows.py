@@ -47,7 +47,7 @@ def test_a_run_over_odd_rows_ends_well_and_says_what_it_refused(tmp_path: Path) 
     assert {one.source.line for one in of(events, PromptRejected)} == {2, 4, 5, 6, 7, 8, 11, 12}
     said = [note for note in view.notes if "prompts refused" in note]
     assert len(said) >= 2, "at the first draw, and at the end"
-    assert "of them" in said[-1] or said[-1].startswith(f"{REFUSED} of")
+    assert f"from {REFUSED} rows" in said[-1] or said[-1].startswith(f"{REFUSED} of")
     assert "'q' cannot be read: not UTF-8" in " ".join(one.reason for one in of(events, PromptRejected))
 
 

@@ -43,7 +43,7 @@ def test_the_refused_ones_of_a_draw_are_one_sentence() -> None:
     assert [watching.apply(event) for event in events] == [None] * len(events)
     assert watching.apply(REQUESTED) == (
         "4 of 9 prompts refused: 3 x q[0].content: it is null, 1 x 'q' cannot be read: not UTF-8 "
-        "(`slime-events tail demo --type prompt.rejected --no-follow` names each)"
+        "(list them with `slime-events tail demo --type prompt.rejected --no-follow`)"
     )
     assert watching.apply(REQUESTED) is None
     assert watching.apply(refused(70)) is None
@@ -55,7 +55,7 @@ def test_the_refused_ones_of_a_draw_are_one_sentence() -> None:
 
 def test_a_row_that_comes_again_in_each_epoch_is_one_row() -> None:
     said = RefusedPrompts(refused(line, epoch=epoch) for epoch in range(5) for line in range(2)).text(10, FOLDER)
-    assert said.startswith("10 of 20 prompts refused, 2 rows of them: 2 x q[0].content")
+    assert said.startswith("10 of 20 prompts refused, from 2 rows: 2 x q[0].content")
 
 
 async def test_a_run_says_at_its_end_what_it_refused(tmp_path: Path, worker: Participant) -> None:

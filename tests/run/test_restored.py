@@ -96,7 +96,7 @@ def test_a_restored_run_goes_on_to_the_same_weights(
 ) -> None:
     url, runs = f"{BUCKET}/{lost}", tmp_path / "runs"
     cut(settings_of(tmp_path, archive_url=url, archive_seconds=0.2), url)
-    with pytest.raises(RunIsOn, match="nothing is restored over it"):
+    with pytest.raises(RunIsOn, match="restore does not overwrite it"):
         restore(["gone", url, "--runs-dir", str(runs)])
     shutil.rmtree(runs / "gone" / "nats" if lost == "nats" else runs)
     if lost == "everything":

@@ -146,14 +146,14 @@ def test_a_run_that_what_was_left_of_it_ends_meanwhile_is_looked_at_again(
         monkeypatch.setattr(resume_command, "_read_record", before_its_end)
         assert resume(words(tmp_path)) == 0
     said = capsys.readouterr().err
-    assert "came to its end just now, without its launcher" in said
+    assert "has just ended without its launcher" in said
     assert "has finished all its 4 steps: nothing to do" in said
 
 
 def test_what_is_trained_cannot_be_changed(tmp_path: Path) -> None:
     stop(tmp_path, at_once=False)
     for flags, said in (
-        (["--lr", "1"], "--lr: a run that goes on cannot change"),
+        (["--lr", "1"], "--lr: a resumed run cannot change"),
         (["--num-rollout", "1"], "2 steps are committed already"),
     ):
         with pytest.raises(InvalidValue, match=said):

@@ -70,7 +70,7 @@ async def test_a_conductor_that_hangs_is_named_by_the_launcher(
 ) -> None:
     """It fails a run that does not move on. Who fails one whose conductor hangs is the launcher."""
     monkeypatch.setattr(supervisor, "CONDUCTOR_GRACE_S", 0.1)
-    with pytest.raises(TrainerError, match=r"the conductor ended: no progress .* it hangs"):
+    with pytest.raises(TrainerError, match=r"the conductor ended: no progress .* the conductor hangs"):
         await watch(worker, tmp_path)
     (*_, failed) = [recorded.envelope.event async for recorded in worker.log.read()]
     assert isinstance(failed, RunFailed)

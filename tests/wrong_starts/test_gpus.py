@@ -77,14 +77,14 @@ def test_doctor_says_the_same(machine: GpuMachine, names: str, tmp_path: Path, m
     check = checks.check_gpus(this_machine())
     assert check.outcome is Outcome.FAIL
     assert check.mend
-    assert names in f"{check.found} {check.mend}"
+    assert names in f"{check.detail} {check.mend}"
 
 
 def test_doctor_is_content_with_gpus_that_a_run_can_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     GpuMachine().put(tmp_path, monkeypatch)
     check = checks.check_gpus(this_machine())
     assert (check.outcome, check.mend) == (Outcome.OK, "")
-    assert [word for word in ("H100", "580.65.06", "13.0") if word not in check.found] == []
+    assert [word for word in ("H100", "580.65.06", "13.0") if word not in check.detail] == []
 
 
 def test_doctor_puts_no_placeholders_in_the_place_of_kernels_on_a_machine_with_gpus(
@@ -105,7 +105,7 @@ def test_doctor_compares_what_is_installed_with_what_sglang_asks_for(
     GpuMachine(torch="2.11.7").put(tmp_path, monkeypatch)
     check = checks.check_kernels()
     assert check.outcome is Outcome.FAIL
-    assert "torch is 2.11.7, not ==" in check.found
+    assert "torch is 2.11.7, not ==" in check.detail
 
 
 def test_too_few_gpus_are_refused_without_importing_torch(

@@ -107,8 +107,8 @@ def check_changes(changed: Changes, steps: int) -> None:
     if wrong:
         allowed = sorted(flag_of(f) for fields in MAY_CHANGE.values() for f in fields)
         raise InvalidValue(
-            f"{', '.join(map(flag_of, wrong))} cannot change in a resumed run, which must train the same way; it may "
-            f"change {', '.join(allowed)}. Start another run for other changes."
+            f"{', '.join(map(flag_of, wrong))}: a resumed run cannot change what it trains; it may change "
+            f"{', '.join(allowed)}. Start another run for other changes."
         )
     target = changed.get("rollout", {}).get("num_rollout")
     if target is not None and target < steps:

@@ -131,7 +131,7 @@ async def test_doctor_counts_what_a_plain_one_takes_and_says_what_to_set(tmp_pat
     async with await NatsServer.start(tmp_path) as server:
         check = await asyncio.to_thread(check_batches, NatsPlace(url=server.url))
         assert check.outcome is Outcome.WARN
-        assert f" {BY_DEFAULT} " in check.found
+        assert f" {BY_DEFAULT} " in check.detail
         assert "max_inflight_per_stream" in check.mend
         assert await streams(server) == 0, "doctor's own is removed"
 
@@ -143,7 +143,7 @@ async def test_doctor_cannot_see_it_without_the_right_to_make_a_stream(tmp_path:
         place = NatsPlace(url=server.url, creds=str(tmp_path / "creds"))
         check = await asyncio.to_thread(check_batches, place)
     assert check.outcome is Outcome.WARN
-    assert "not seen" in check.found
+    assert "unknown how many" in check.detail
 
 
 async def streams(server: NatsServer) -> int:

@@ -52,7 +52,7 @@ def resume(folder: RunFolder, record: RunRecord, flags: Sequence[str], *, accept
     steps = settings.rollout.num_rollout or 0
     if record.is_over(steps):
         asyncio.run(_tidy(folder))
-        say(f"run {folder.run} has finished all {record.steps} steps: nothing to do. For more: --num-rollout N")
+        say(f"run {folder.run} has finished all its {record.steps} steps: nothing to do. For more: --num-rollout N")
         return 0
     say(f"run {folder.run} continues after {record.steps} of {steps} steps (resumption {record.incarnation})")
     return finish(run_to_end(settings, resumes=record, folder=folder), folder, record.first)
