@@ -1,6 +1,6 @@
-"""`python -m benchmarks [--only NAME ...] [--long] [--markdown] [--json FILE]`: every figure in one table.
+"""`python -m benchmarks [--only NAME ...] [--long] [--markdown] [--json FILE]`: measure all figures in one table.
 
-`python -m benchmarks --against REV [--only NAME ...]`: a few of them beside those of another commit.
+`python -m benchmarks --against REV [--only NAME ...]`: compare some figures with those of another commit.
 """
 
 from __future__ import annotations
@@ -22,25 +22,23 @@ from schemas.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; 1 where a target was missed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="what the system does, in figures")
+    """Measure and print; return 1 if a target was missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="measure the system's performance")
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"some of: {', '.join(NAMES)}")
     parser.add_argument(
         "--long", action="store_true", help=f"{', '.join(LONG)} and SmolLM2-135M against TRL too (an hour)"
     )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file as well")
     parser.add_argument(
         "--against", metavar="REV", help=f"compare with another commit, in turns: {', '.join(compare.NAMES)}"
     )
-    parser.add_argument("--turns", type=int, default=2, help="with --against: of each side (2)")
-    parser.add_argument(
-        "--tolerance", type=float, default=0.05, help="with --against: how much slower is no failure (0.05)"
-    )
+    parser.add_argument("--turns", type=int, default=2, help="with --against: turns of each commit (2)")
+    parser.add_argument("--tolerance", type=float, default=0.05, help="with --against: allowed slowdown (0.05)")
     options = parser.parse_args(argv)
-    known = NAMES if options.against is None else compare.NAMES
-    if unknown := [name for name in options.only or () if name not in known]:
-        parser.error(f"--only: there is no {', '.join(unknown)}; there are {', '.join(known)}")
+    names = NAMES if options.against is None else compare.NAMES
+    if unknown := [name for name in options.only or () if name not in names]:
+        parser.error(f"--only: there is no {', '.join(unknown)}; choose from {', '.join(names)}")
     if options.turns < 1:
         parser.error("--turns: give 1 or more")
     if options.against is not None:
@@ -49,14 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         except ConfigError as error:
             parser.error(str(error))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # Where a tokenizer is loaded before torch, transformers does without torch from then on; later ones need both.
+    # If a tokenizer is loaded before torch, transformers never uses torch; later benchmarks need both.
     importlib.import_module("torch")
     rows: list[Row] = []
     try:
         for name in chosen(options.only, long=options.long):
             print(f"{name} ...", file=sys.stderr, flush=True)
             rows += measure(name, long=options.long)
-    finally:  # a benchmark that fails does not take with it what was measured before
+    finally:  # print the figures measured before a benchmark fails
         print(markdown(rows) if options.markdown else text(rows))
         if options.json:
             options.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2))

@@ -1,6 +1,6 @@
-"""The engine of `benchmarks.agent_latency`: it notes when it was asked, and when it had its first token.
+"""The engine of `benchmarks.agent_latency`: records the times of its calls and of their first tokens.
 
-python -m benchmarks.agent_engine scripted|SGLang RUN STAMPS SECONDS     its process, until it is killed
+python -m benchmarks.agent_engine scripted|SGLang RUN STAMPS SECONDS     the engine's process, which runs until killed
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ READY_S = 120.0
 
 
 class Timed:
-    """An engine that notes when it was asked and when it had its first token."""
+    """An engine that records the times of its calls and of their first tokens."""
 
     def __init__(self, engine: Engine, stamps: Path) -> None:
         self._engine, self._stamps = engine, stamps.open("a", buffering=1)
@@ -50,18 +50,18 @@ class Timed:
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """See `Engine.generate`."""
-        asked, made = time.time_ns(), 0
+        called, generated = time.time_ns(), 0
         async with contextlib.aclosing(self._engine.generate(request)) as deltas:  # type: ignore[type-var]
             async for delta in deltas:
-                first = not made and len(delta.tokens)
-                made = made or time.time_ns()
+                first = not generated and len(delta.tokens)
+                generated = generated or time.time_ns()
                 yield delta
                 if first:
-                    self._stamps.write(json.dumps([request.rid, asked, made]) + "\n")
+                    self._stamps.write(json.dumps([request.rid, called, generated]) + "\n")
 
 
 class Paced(ScriptedEngine):
-    """The first token after a set time, the others at once; all are the same."""
+    """Yields the first token after a fixed time, and the others at once; all tokens are the same."""
 
     def __init__(self, first_s: float, token: int) -> None:
         super().__init__(Script(chunk=1))
@@ -78,16 +78,16 @@ class Paced(ScriptedEngine):
 
 
 def settings_of(folder: Path) -> TrainSettings:
-    """Of a run of agents on the demo's model."""
+    """Return the settings of a run of agents on the demo's model."""
     settings = prepare_demo(folder / "data")
     rollout = msgspec.structs.replace(settings.rollout, agents=True, rollout_max_response_len=ANSWER)
-    engine = msgspec.structs.replace(settings.engine, sglang={})  # agents' turns share what came before
+    engine = msgspec.structs.replace(settings.engine, sglang={})  # agents' turns share prefixes, so the cache stays on
     run = msgspec.structs.replace(settings.run, run=RUN, runs_dir=str(folder))
     return msgspec.structs.replace(settings, rollout=rollout, engine=engine, run=run)
 
 
 async def work(kind: str, run: Path, stamps: Path, first_s: float) -> None:
-    """The engine's process, until it is killed."""
+    """Run the engine until killed."""
     settings = settings_of(run.parent)
     server = NatsServer.attach(run / "nats")
     assert server is not None

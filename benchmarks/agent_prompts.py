@@ -1,12 +1,12 @@
-"""What the prompt of an agent's turn costs: where its request goes on and its new tokens, at turns of a long session.
+"""Measure the prompt of an agent's turn in a long session: find the turn that a request extends, and tokenize the rest.
 
-Beside it what it would cost to render the whole chat and make it into tokens anew, as gateways without a record of
-tokens do at each turn.
+For comparison: the time to render and tokenize the whole chat, as gateways without a record of tokens do at each turn.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from statistics import median
 from typing import Any
@@ -19,22 +19,22 @@ from tests.agents.sessions import TOOLS, Played
 
 TURNS = (1, 128, 1000)
 LOOKS = 5
-SAID, RESULT = "I look it up. " * 12, "The tool says that the answer is 42. " * 8
-KNOWN = Model("qwen3", QWEN3, "<|im_end|>")
+TEXT, RESULT = "I look it up. " * 12, "The tool says that the answer is 42. " * 8
+RENDERED = Model("qwen3", QWEN3, "<|im_end|>")
 
 
 def measure(turns: tuple[int, ...] = TURNS) -> list[Figure]:
-    """Milliseconds at these turns: by the rendered text, by the `renderers` library, and from nothing."""
+    """Return milliseconds at these turns: by the rendered text, by the `renderers` library, and for the whole chat."""
     figures = _session("text", MODELS[2], "", turns)
-    return figures + _session("renderers", KNOWN, "Qwen/Qwen3-4B", turns)
+    return figures + _session("renderers", RENDERED, "Qwen/Qwen3-4B", turns)
 
 
 def _session(by: str, model: Model, name: str, turns: tuple[int, ...]) -> list[Figure]:
-    made = tokenizer(model, name)
-    played, rendering, figures = Played(Bridge(made)), Rendering(made), list[Figure]()
+    encoder = tokenizer(model, name)
+    played, rendering, figures = Played(Bridge(encoder)), Rendering(encoder), list[Figure]()
     chat: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Find it."}]
     call = '{"name": "look_up", "arguments": {"word": "slime"}}'
-    ids = made.encode(f"{SAID.strip()}\n<tool_call>\n{call}\n</tool_call><|im_end|>", add_special_tokens=False)
+    ids = encoder.encode(f"{TEXT.strip()}\n<tool_call>\n{call}\n</tool_call><|im_end|>", add_special_tokens=False)
     for number in range(max(turns) + 1):
         if number in turns:
             looks = [_ms(partial(played.ask, chat, TOOLS)) for _ in range(LOOKS)]
@@ -47,7 +47,7 @@ def _session(by: str, model: Model, name: str, turns: tuple[int, ...]) -> list[F
         function = {"name": "look_up", "arguments": {"word": "slime"}}
         answer = {
             "role": "assistant",
-            "content": SAID.strip(),
+            "content": TEXT.strip(),
             "tool_calls": [{"id": f"c{number}", "function": function}],
         }
         played.record(played.ask(chat, TOOLS), ids, answer)
@@ -55,7 +55,7 @@ def _session(by: str, model: Model, name: str, turns: tuple[int, ...]) -> list[F
     return figures
 
 
-def _ms(work: Any) -> float:
+def _ms(work: Callable[[], object]) -> float:
     begun = time.perf_counter()
     work()
     return (time.perf_counter() - begun) * 1e3

@@ -1,8 +1,8 @@
-"""What a turn costs beside the engine in a session of 1,000 turns: milliseconds, and bytes that are stored for it.
+"""Measure a turn without the engine's time in a session of 1,000 turns: milliseconds, and stored bytes.
 
-The gateway's app and a rollout worker over a log on a NATS server, with blobs on the disk. The engine is scripted and
-answers at once, so all of a turn's time is ours: reading the request, placing it, the log there and back, the answer.
-Bytes are those of the turn's events and blobs.
+It uses the gateway's app and a rollout worker over a log on a NATS server, with blobs on disk. The scripted engine
+replies at once, so a turn's time is that of our code: read the request, place it, append and read events, reply. Bytes
+are those of the turn's events and blobs.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ import time
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from benchmarks.figure import Better, Figure
+from schemas.doc import doc
 from storage.jetstream.log import JetStreamLog
 from storage.nats.server import NatsServer
 from tests.agents.lone_session import LoneSession
 
 MARKS = (100, 128, 300, 600, 1000)
 FIRST, AROUND = 50, 20
-"""Turns that the first figure is the median of, and those before a mark that its figure is."""
+"""Number of turns in the median of the first figure, and of the figure at each mark."""
 ANSWER = 48
 RESULT = "The tool says that the answer is 42. " * 16
 
 
 class Played(NamedTuple):
-    """One turn: milliseconds, and those of CPU; bytes that are stored for it; bytes of its request."""
+    """Measurements of a turn."""
 
     ms: float
     cpu_ms: float
-    stored: int
-    asked: int
+    stored: Annotated[int, doc("Bytes of its events and blobs")]
+    request: Annotated[int, doc("Bytes of its request")]
 
 
 def measure(turns: int = MARKS[-1]) -> list[Figure]:
-    """At the start of a session and at turns of it."""
+    """Return the figures at the start of a session and at later turns."""
     with tempfile.TemporaryDirectory() as folder:
         played = asyncio.run(_play(Path(folder), turns))
     first, figures = played[:FIRST], list[Figure]()
@@ -49,7 +50,7 @@ def measure(turns: int = MARKS[-1]) -> list[Figure]:
         ms, cpu, stored = (_median(some, name) for name in ("ms", "cpu_ms", "stored"))
         note = (
             f"{ms / _median(first, 'ms'):.2f} times the first; CPU {cpu:.1f} ms, {cpu / _median(first, 'cpu_ms'):.2f} "
-            f"times the first; request {some[-1].asked:,} bytes"
+            f"times the first; request {some[-1].request:,} bytes"
         )
         figures.append(_figure(f"agent's session, {at}: beside the engine", ms, "ms", note))
         times = stored / _median(first, "stored")
@@ -58,7 +59,7 @@ def measure(turns: int = MARKS[-1]) -> list[Figure]:
 
 
 def _median(played: list[Played], name: str) -> float:
-    return median(getattr(one, name) for one in played)
+    return median(getattr(turn, name) for turn in played)
 
 
 def _figure(name: str, value: float, unit: str, note: str) -> Figure:
@@ -86,9 +87,9 @@ async def _play(folder: Path, turns: int) -> list[Played]:
             ends.append(await log.end())
             before, kept = kept, _size(folder / "blobs")
             played.append(Played(ms, cpu_ms, kept - before, len(body)))
-        sizes = {one.position: len(one.data) async for one in log.read(1)}
+        sizes = {recorded.position: len(recorded.data) async for recorded in log.read(1)}
     logged = [sum(sizes[at] for at in range(a + 1, b + 1)) for a, b in pairwise(ends)]
-    return [one._replace(stored=one.stored + more) for one, more in zip(played, logged, strict=True)]
+    return [turn._replace(stored=turn.stored + more) for turn, more in zip(played, logged, strict=True)]
 
 
 def _size(folder: Path) -> int:

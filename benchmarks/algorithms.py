@@ -1,10 +1,10 @@
-"""Every algorithm on the demo's task: what it learns, and whether its run can be proved afterwards.
+"""Measure every algorithm on the demo's task: its held-out accuracy, and whether its run can be verified.
 
     python -m benchmarks.algorithms [--only NAME ...] [--steps N] [--runs-dir DIR] [--json FILE]
 
-One after the other, by the commands that a user types: `demo` (for SFT `train`) with the flags of `RECIPES`, then
-`retrain`, `audit` and `replay` of that run. Exits 1 where a run is not clean. All have the same base checkpoint,
-questions and evaluation.
+For each algorithm it runs a user's commands: `demo` (for SFT `train`) with the flags of `RECIPES`, then `retrain`,
+`audit` and `replay` of that run. It exits with 1 if a run is not clean. All have the same base checkpoint, questions
+and evaluation.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from benchmarks.figure import Figure
+from schemas.doc import doc
 from schemas.errors import TrainerError
 from slime_events.app.demo.digits4 import take, write_rows
 from slime_events.app.demo.settings import BASE
@@ -32,14 +33,14 @@ from tools.demo_base import worked_answer
 STEPS = 30
 DEADLINE_S = 600.0
 TWICE = "--num-steps-per-rollout 2"
-"""Of two updates a rollout the second is off policy: there the ratio is not 1, and clips act."""
+"""The second of two updates per rollout is off policy: its ratio is not 1, so clipping has an effect."""
 BEHIND = f"{TWICE} --max-staleness 2"
-"""And rollouts are of older weights, so that there is something to correct between engine and trainer."""
+"""Rollouts also have older weights, so that corrections between engine and trainer have an effect."""
 MIS = "--custom-tis-function-path examples.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"
 ICEPOP = "--custom-tis-function-path slime.backends.megatron_utils.loss.icepop_function"
 SFT, TEACHING = "sft", "grpo"
 TEACHER = "TEACHER"
-"""In flags: the last weights of the run TEACHING."""
+"""Placeholder in flags for the last weights of the run TEACHING."""
 RECIPES: Mapping[str, str] = {
     "grpo": TWICE,
     "dr_grpo": f"{TWICE} --disable-grpo-std-normalization",
@@ -57,26 +58,23 @@ RECIPES: Mapping[str, str] = {
     SFT: "--supervised --loss-type sft_loss --disable-compute-advantages-and-returns --rollout-batch-size 128 "
     "--lr 1e-3",
 }
-"""Flags behind those that all runs have."""
+"""Flags added to those of all runs."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What one algorithm came to. evals: held-out accuracy, greedy, by weight version. rewards: mean of each step, of
-    sampled answers; empty where nothing is graded. seconds: of the run. weights: digest of its last version. problems:
-    a sentence for each command that did not find the run clean.
-    """
+    """Results of an algorithm."""
 
     algorithm: str
     flags: str
     steps: int
-    evals: dict[int, float]
-    rewards: tuple[float, ...]
-    seconds: float
-    weights: str
-    retrained: int
-    audited: int
-    replayed: int
-    problems: tuple[str, ...] = ()
+    evals: Annotated[dict[int, float], doc("Greedy held-out accuracy by weight version")]
+    rewards: Annotated[tuple[float, ...], doc("Mean reward of sampled answers by step; empty if nothing is graded")]
+    seconds: Annotated[float, doc("Duration of the run")]
+    weights: Annotated[str, doc("Digest of the last weight version")]
+    retrained: Annotated[int, doc("Steps trained again")]
+    audited: Annotated[int, doc("Audit checks")]
+    replayed: Annotated[int, doc("Decisions made again")]
+    problems: Annotated[tuple[str, ...], doc("A sentence for each command that did not find the run clean")] = ()
 
     @property
     def first(self) -> float:
@@ -90,7 +88,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def figure(self) -> Figure:
-        """The last accuracy, against the first and what may be chance; without a value where the run is not clean."""
+        """The last accuracy, with the first plus a margin for chance as target; no value if the run is not clean."""
         proof = f"{self.retrained} steps re-trained equal, {self.audited} checks clean, {self.replayed} decisions same"
         note = "; ".join(self.problems) or f"{self.first:.3f} before, {self.steps} steps, {self.seconds:.0f} s; {proof}"
         return Figure(
@@ -103,13 +101,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(steps: int = STEPS, only: Sequence[str] | None = None) -> list[Figure]:
-    """A figure for each algorithm."""
+    """Return a figure for each algorithm."""
     with tempfile.TemporaryDirectory() as folder:
         return [run_algorithm(name, Path(folder), steps).figure for name in only or RECIPES]
 
 
 def run_algorithm(name: str, runs: Path, steps: int) -> Outcome:
-    """Train, then prove. runs: the folder of all runs; an earlier run of that name is replaced."""
+    """Train, then verify. runs: folder of all runs; an earlier run of this name is replaced."""
     begin, flags = _supervised if name == SFT else _demo, RECIPES[name]
     if TEACHER in flags:
         if not (runs / TEACHING / "summary.json").exists():
@@ -118,7 +116,7 @@ def run_algorithm(name: str, runs: Path, steps: int) -> Outcome:
     summary, evals = begin(name, flags, runs, steps)
     problems: list[str] = []
     retrained, audited, replayed = (
-        _proved(command, name, runs, problems) for command in ("retrain", "audit", "replay")
+        _verified(command, name, runs, problems) for command in ("retrain", "audit", "replay")
     )
     return Outcome(
         algorithm=name,
@@ -136,34 +134,34 @@ def run_algorithm(name: str, runs: Path, steps: int) -> Outcome:
 
 
 def _demo(name: str, flags: str, runs: Path, steps: int) -> tuple[dict[str, Any], dict[int, float]]:
-    """(summary, accuracy by weight version)."""
+    """Run the demo; return its summary and the accuracy by weight version."""
     _command("demo", "--run", name, "--runs-dir", str(runs), "--steps", str(steps), "--force", *flags.split())
     summary = _summary(runs / name)
     return summary, {done["version"]: done["mean"] for done in summary["evals"]}
 
 
 def _supervised(name: str, flags: str, runs: Path, steps: int) -> tuple[dict[str, Any], dict[int, float]]:
-    """The demo's training questions with worked answers. Runs of engines alone evaluate the first and last weights."""
+    """Train on the demo's questions with worked answers; engine-only runs evaluate the first and last weights."""
     evals = {0: _accuracy(BASE, runs)}
     rows = (
-        {"messages": [{"role": "user", "content": one.text}, {"role": "assistant", "content": worked_answer(one)}]}
-        for one in take(4096, 0, held_out=False)
+        {"messages": [{"role": "user", "content": item.text}, {"role": "assistant", "content": worked_answer(item)}]}
+        for item in take(4096, 0, held_out=False)
     )
     chats, _ = write_rows(runs / "chats", rows, ())
-    given = supervised_flags(chats, steps)
+    base_flags = supervised_flags(chats, steps)
     shutil.rmtree(runs / name, ignore_errors=True)
-    _command("train", "--run", name, "--runs-dir", str(runs), *given, *flags.split())
+    _command("train", "--run", name, "--runs-dir", str(runs), *base_flags, *flags.split())
     return _summary(runs / name), evals | {steps: _accuracy(weights_of(runs / name), runs)}
 
 
 def supervised_flags(chats: Path, steps: int) -> list[str]:
-    """What `demo` sets for the others."""
+    """Return the flags that correspond to the settings of `demo`."""
     words = ["--hf-checkpoint", str(BASE), "--prompt-data", str(chats), "--input-key", "messages"]
     return [*words, "--num-rollout", str(steps), "--use-dynamic-batch-size", "--max-tokens-per-gpu", "8192"]
 
 
 def _accuracy(checkpoint: Path, runs: Path) -> float:
-    """Of a checkpoint on the demo's held-out questions."""
+    """Return the accuracy of a checkpoint on the demo's held-out questions."""
     engines = "--debug-rollout-only --steps 1 --rollout-batch-size 1 --force"
     _command("demo", "--run", "eval", "--runs-dir", str(runs), "--hf-checkpoint", str(checkpoint), *engines.split())
     accuracy: float = _summary(runs / "eval")["eval_first"]
@@ -171,7 +169,7 @@ def _accuracy(checkpoint: Path, runs: Path) -> float:
 
 
 def weights_of(run: Path) -> Path:
-    """The folder of a run's last weight version."""
+    """Return the folder of a run's last weight version."""
     return max((run / "weights").glob("v*"))
 
 
@@ -180,8 +178,8 @@ def _summary(run: Path) -> dict[str, Any]:
     return summary
 
 
-def _proved(command: str, name: str, runs: Path, problems: list[str]) -> dict[str, Any]:
-    """The report of a command that looks at the run; where it finds something, a sentence more in `problems`."""
+def _verified(command: str, name: str, runs: Path, problems: list[str]) -> dict[str, Any]:
+    """Return the report of a command that checks the run; add a sentence to `problems` if it is not clean."""
     done = _process(command, name, "--runs-dir", str(runs), "--json")
     if done.returncode:
         problems.append(f"{command} ended with {done.returncode}: {(done.stderr or done.stdout)[-300:]}")
@@ -189,7 +187,7 @@ def _proved(command: str, name: str, runs: Path, problems: list[str]) -> dict[st
 
 
 def _command(*words: str) -> None:
-    """Raises TrainerError where the command fails."""
+    """Run a command. Raises TrainerError if it fails."""
     done = _process(*words)
     if done.returncode:
         raise TrainerError(f"slime-events {' '.join(words)} ended with {done.returncode}: {done.stderr[-1500:]}")
@@ -202,29 +200,29 @@ def _process(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
-    """For docs/algorithms.md."""
+    """Return a table for docs/algorithms.md."""
     head = ("algorithm", "held-out", "reward", "steps", "seconds", "retrain", "audit", "replay", "flags")
     lines = [head, ("---",) * len(head), *map(_cells, outcomes)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _cells(one: Outcome) -> tuple[str, ...]:
-    ends = [sum(part) / len(part) for part in (one.rewards[:5], one.rewards[-5:]) if part]
+def _cells(result: Outcome) -> tuple[str, ...]:
+    ends = [sum(part) / len(part) for part in (result.rewards[:5], result.rewards[-5:]) if part]
     reward = " -> ".join(f"{mean:.2f}" for mean in ends) or "-"
     proofs = ("NO", "NO", "NO")
-    if not one.problems:
-        proofs = (f"{one.retrained} equal", f"{one.audited} clean", f"{one.replayed:,} same")
-    figures = (f"{one.first:.3f} -> {one.last:.3f}", reward, str(one.steps), f"{one.seconds:.0f}")
-    return (one.algorithm, *figures, *proofs, f"`{one.flags}`")
+    if not result.problems:
+        proofs = (f"{result.retrained} equal", f"{result.audited} clean", f"{result.replayed:,} same")
+    figures = (f"{result.first:.3f} -> {result.last:.3f}", reward, str(result.steps), f"{result.seconds:.0f}")
+    return (result.algorithm, *figures, *proofs, f"`{result.flags}`")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run them and print the table; 1 where a run is not clean."""
+    """Run the algorithms and print a table; return 1 if a run is not clean."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.algorithms", description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=RECIPES, metavar="NAME", help=f"some of: {', '.join(RECIPES)}")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"of each run [{STEPS}]")
-    parser.add_argument("--runs-dir", type=Path, help="keep the runs there [they are removed]")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what came of each there, a line each")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"steps of each run [{STEPS}]")
+    parser.add_argument("--runs-dir", type=Path, help="keep the runs in this folder [they are removed]")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file, a line each")
     options = parser.parse_args(argv)
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -234,9 +232,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             if options.json:
                 options.json.write_bytes(b"\n".join(map(msgspec.json.encode, outcomes)) + b"\n")
     print(markdown(outcomes))
-    for problem in (problem for one in outcomes for problem in one.problems):
+    for problem in (problem for outcome in outcomes for problem in outcome.problems):
         print(problem, file=sys.stderr)
-    return int(any(one.problems for one in outcomes))
+    return int(any(outcome.problems for outcome in outcomes))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How fast the log is on a real server with `sync_interval: always`: `python -m benchmarks.append`.
+"""Measure the log on a real server with `sync_interval: always`: `python -m benchmarks.append`.
 
 Every append is on disk before it counts. Rollouts are `rollout.completed` with 4,096 tokens and log-probs (33 KB).
 """
@@ -47,7 +47,7 @@ class Figures:
 
 
 def rollout(index: int) -> RolloutCompleted:
-    """One finished rollout of TOKENS tokens."""
+    """Return a finished rollout of TOKENS tokens."""
     rng = np.random.default_rng(index)
     return RolloutCompleted(
         sample=f"s{index}",
@@ -67,19 +67,19 @@ def rollout(index: int) -> RolloutCompleted:
 
 
 def reward(index: int) -> RewardAssigned:
-    """A small event."""
+    """Return a small event."""
     return RewardAssigned(sample=f"s{index}", group="g", value=1.0, grader="math", grader_digest="0" * 64)
 
 
 def fenced(run: str, event: Event) -> Append:
-    """As an engine or a grader says it: nobody may have said anything of that noun about the sample."""
+    """Return an append with the fence of an engine or grader: the sample has no event of that noun yet."""
     noun = "rollout" if isinstance(event, RolloutCompleted) else "reward"
     fence = Fence(about(run, noun, event.entity()), 0)
     return Append(enclose(run, event, at=time.time_ns(), producer="bench"), fence)
 
 
 async def appended_per_s(log: JetStreamLog, events: list[Append], callers: int) -> float:
-    """Through group commit, from `callers` tasks that each wait for their append before the next."""
+    """Measure group commit, from `callers` tasks that each wait for their append before the next."""
     waiting = iter(events)
 
     async def call(commit: GroupCommit) -> None:
@@ -93,7 +93,7 @@ async def appended_per_s(log: JetStreamLog, events: list[Append], callers: int) 
 
 
 async def batches_per_s(log: JetStreamLog, events: list[Append], size: int) -> float:
-    """One caller, `size` events in each call."""
+    """Measure one caller with `size` events in each call."""
     begin = time.perf_counter()
     for i in range(0, len(events), size):
         await log.append(events[i : i + size])
@@ -101,7 +101,7 @@ async def batches_per_s(log: JetStreamLog, events: list[Append], size: int) -> f
 
 
 async def bare_per_s(url: str, events: list[Append], size: int) -> float:
-    """The same batches by nats-py alone, encoded before, with nothing of ours around: what the server takes."""
+    """Measure the same batches with nats-py alone, encoded before: the limit of the server."""
     client = await nats.connect(url)
     encoded = [append.encoded() for append in events]
     begin = time.perf_counter()
@@ -124,7 +124,7 @@ async def bare_per_s(url: str, events: list[Append], size: int) -> float:
 
 
 async def read_per_s(log: JetStreamLog, subject: str) -> float:
-    """Reading and decoding everything of a filter."""
+    """Measure reading and decoding all events of a filter."""
     begin, count = time.perf_counter(), 0
     async for _ in log.read(1, subject):
         count += 1
@@ -132,7 +132,7 @@ async def read_per_s(log: JetStreamLog, subject: str) -> float:
 
 
 async def taken_per_s(log: JetStreamLog, subject: str, count: int) -> float:
-    """A competing consumer's take and done."""
+    """Measure take and done of a competing consumer."""
     taker = await log.consume("bench", subject)
     begin, done = time.perf_counter(), 0
     while done < count:
@@ -144,7 +144,7 @@ async def taken_per_s(log: JetStreamLog, subject: str, count: int) -> float:
 
 
 async def latencies_ms(log: JetStreamLog, first: int) -> tuple[float, float]:
-    """Medians: of one append alone, and from before it until a follower has it."""
+    """Return the median time of one append alone, and of an append until a follower has it."""
     times: list[float] = []
     arrived: asyncio.Queue[float] = asyncio.Queue()
 
@@ -167,19 +167,19 @@ async def latencies_ms(log: JetStreamLog, first: int) -> tuple[float, float]:
 
 
 async def measure(folder: Path, *, rollouts: int = 3000, rewards: int = 30_000) -> Figures:
-    """All figures on a fresh server in `folder`."""
+    """Measure all figures on a new server in `folder`."""
     before = os.getloadavg()[0]
     async with await NatsServer.start(folder) as server:
         log = await JetStreamLog.open(server.url, "bench")
         server.stage_in_memory()
-        one = [fenced("bench", rollout(i)) for i in range(rollouts)]
-        two = [fenced("bench", rollout(rollouts + i)) for i in range(rollouts)]
-        three = [fenced("bench", rollout(2 * rollouts + i)) for i in range(rollouts)]
+        first = [fenced("bench", rollout(i)) for i in range(rollouts)]
+        second = [fenced("bench", rollout(rollouts + i)) for i in range(rollouts)]
+        third = [fenced("bench", rollout(2 * rollouts + i)) for i in range(rollouts)]
         small = [fenced("bench", reward(i)) for i in range(rewards)]
         figures = Figures(
-            rollouts_per_s=await appended_per_s(log, one, callers=256),
-            rollouts_in_batches_per_s=await batches_per_s(log, two, 100),
-            bare_rollouts_per_s=await bare_per_s(server.url, three, 100),
+            rollouts_per_s=await appended_per_s(log, first, callers=256),
+            rollouts_in_batches_per_s=await batches_per_s(log, second, 100),
+            bare_rollouts_per_s=await bare_per_s(server.url, third, 100),
             rewards_per_s=await batches_per_s(log, small, 500),
             read_per_s=await read_per_s(log, of_type("bench", "reward.assigned")),
             read_rollouts_per_s=await read_per_s(log, of_type("bench", "rollout.completed")),

@@ -1,8 +1,8 @@
-"""What it costs to put running rollouts into the log: tokens a second with a chunk every 64 tokens against none.
+"""Measure the cost of chunks of running rollouts: tokens per second with and without a chunk every 64 tokens.
 
-From the durable append of `rollout.requested` to the last durable `rollout.completed`, through the worker that a Serve
-replica runs, on a JetStream log; with and without chunks taking turns. The engine is scripted: it hands out tokens at
-the pace of a busy GPU engine, on time whatever the worker does, as an engine does that has a process of its own.
+The time runs from the durable append of `rollout.requested` to the last durable `rollout.completed`, through the worker
+of a Serve replica, on a JetStream log. Turns with and without chunks alternate. The scripted engine yields tokens at
+the pace of a busy GPU engine, on time even if the worker is busy, like an engine in its own process.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from benchmarks.figure import Better, Figure
 from schemas.arrays import pack_tokens, unpack
+from schemas.doc import doc
+from schemas.event import Event
 from schemas.rollouts import RolloutRequested, Sampling
 from schemas.subjects import of_type
 from schemas.weights import WeightsPublished
@@ -37,21 +39,21 @@ from tests.scripted_engine import Script, ScriptedEngine
 CHUNK, NEVER = 64, 1 << 30
 TARGET = 0.02
 SECONDS_PER_DELTA, DELTA = 0.1, 8
-"""80 tokens a second and response."""
+"""Together 80 tokens per second and response."""
 DEADLINE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Tokens a second; CPU seconds of the worker's process; events in the log beside requests and ends."""
+    """Results of a turn."""
 
     tokens_per_s: float
-    cpu: float
-    chunks: int
+    cpu: Annotated[float, doc("CPU seconds of the worker's process")]
+    chunks: Annotated[int, doc("Events in the log except requests and ends")]
 
 
 class Punctual(ScriptedEngine):
-    """Hands out every delta at its time, and goes on while its reader is busy."""
+    """Yields every delta on time, and continues to generate while its reader is busy."""
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """See `Engine.generate`."""
@@ -76,10 +78,10 @@ class Punctual(ScriptedEngine):
 
 
 def measure(responses: int = 64, length: int = 512, turns: int = 3) -> list[Figure]:
-    """The share of tokens a second that chunks take, by the median of each kind."""
+    """Return the share of tokens per second that chunks take, by medians."""
     with tempfile.TemporaryDirectory() as folder:
-        made = asyncio.run(_measure(Path(folder), responses, length, turns))
-    plain, chunked = made[::2], made[1::2]
+        results = asyncio.run(_measure(Path(folder), responses, length, turns))
+    plain, chunked = results[::2], results[1::2]
     before = statistics.median(turn.tokens_per_s for turn in plain)
     after = statistics.median(turn.tokens_per_s for turn in chunked)
     cpu = statistics.median(turn.cpu for turn in chunked) - statistics.median(turn.cpu for turn in plain)
@@ -132,8 +134,8 @@ async def _turn(
             async with asyncio.timeout(DEADLINE_S):
                 await _count(log, start, "weights.activated", 1)
                 begun, cpu = time.perf_counter(), time.process_time()
-                asked = [worker.enclose(_request(number, index, length)) for index in range(responses)]
-                await append_all(log, [once(envelope) for envelope in asked])
+                requests = [worker.enclose(_request(number, index, length)) for index in range(responses)]
+                await append_all(log, [once(envelope) for envelope in requests])
                 await _count(log, start, "rollout.completed", responses)
                 seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
         finally:
@@ -143,13 +145,13 @@ async def _turn(
 
 
 async def _count(log: EventLog, start: int, kind: str, count: int) -> None:
-    """Wait until so many events of a type were said."""
+    """Wait until the log has `count` events of a type."""
     async with Follower(log, start, of_type(log.run, kind)) as follower:
         while count > 0:
             count -= len(await follower.next(wait_s=1.0))
 
 
-async def _inline(event: Any) -> Any:
+async def _inline(event: Event) -> Event:
     return event
 
 

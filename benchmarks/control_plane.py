@@ -1,4 +1,4 @@
-"""What the log and the control plane cost in a run of the demo: of its step's wall time, and of the machine's CPU."""
+"""Measure the log and the control plane in a run of the demo: their share of a step's wall time, and their CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TARGET = 0.03
 
 
 def measure(steps: int = STEPS) -> list[Figure]:
-    """Shares at staleness 0: of the wall time by `critical_path`, of one core by the processes' CPU seconds."""
+    """Return, at staleness 0, the share of the wall time by `critical_path`, and the cores that processes use."""
     run = demo_run(0, steps)
     return [
         Figure(
@@ -35,7 +35,7 @@ def measure(steps: int = STEPS) -> list[Figure]:
 
 
 def wall_note(run: DemoRun) -> str:
-    """Medians of a step's parts."""
+    """Return the medians of a step's parts as text."""
     parts = {kind.value: statistics.median(step.work[kind] for step in run.steps) for kind in Work}
     parts["control"] = statistics.median(step.control for step in run.steps)
     return "ms a step: " + ", ".join(f"{name} {1e3 * seconds:.0f}" for name, seconds in parts.items())

@@ -1,18 +1,17 @@
-"""Where the wall time of a run's steps goes, from its log alone.
+"""Split the wall time of a run's steps into kinds of work, from its log alone.
 
-A step lasts from one `step.committed` to the next (by their `at`, which is stamped just before the append). Within it
-work is going on where any of these intervals covers the moment:
+A step lasts from one `step.committed` to the next (by their `at`, which is set just before the append). These intervals
+are work:
 
-    generate   of every rollout: from when its engine had both the request and the weights it asks for
+    generate   for every rollout, from the time when its engine had both the request and its weights
                (max of `rollout.completed.at - timings.generating` and its `weights.activated.at`) to `completed.at`
     grade      `reward.assigned.at - seconds` to `at`
     train      `step.committed.at - (seconds of batch, train, weights)` to `at`
-    activate   `weights.activated.at - seconds` to `at`: loading the files, once they are checked
+    activate   `weights.activated.at - seconds` to `at`: loading the files after their check
 
-What no interval covers is the log and the control plane: every append (fsync included) and its way to the reader, from
-commit to the engine, from the last rollout to its reward where that is the grader's, the decision, the seal and to the
-trainer. Where work overlaps with other work, at staleness 1 and above, control that hides behind it costs no wall time
-and counts nothing.
+Time outside all intervals is that of the log and the control plane: every append (fsync included) and its delivery,
+from commit to the engine, from the last rollout to its reward if the grader assigns it, the decision, the seal, and the
+way to the trainer. At staleness 1 and above, control that overlaps with work costs no wall time and does not count.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
 
+from schemas.doc import doc
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted
 from schemas.steps import StepCommitted
@@ -33,7 +34,7 @@ Interval = tuple[int, int]
 
 
 class Work(enum.StrEnum):
-    """What a step's time is for."""
+    """Kinds of work in a step."""
 
     GENERATE = "generate"
     GRADE = "grade"
@@ -43,16 +44,16 @@ class Work(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds. work: covered by each kind, which may overlap; control: covered by none."""
+    """Times of a step, in seconds."""
 
     step: int
     wall: float
-    work: dict[Work, float]
-    control: float
+    work: Annotated[dict[Work, float], doc("Time covered by each kind of work; kinds may overlap")]
+    control: Annotated[float, doc("Time that no work covers")]
 
 
 def step_times(log: Iterable[Recorded]) -> list[StepTime]:
-    """Every step but the first, which starts the run."""
+    """Return the times of every step except the first."""
     commits: list[tuple[int, int]] = []
     work: dict[Work, list[Interval]] = {kind: [] for kind in Work}
     activated: dict[tuple[str, int], int] = {}
@@ -87,7 +88,7 @@ def _split(commits: Sequence[tuple[int, int]], work: dict[Work, list[Interval]])
 
 
 def merge(intervals: Iterable[Interval]) -> list[Interval]:
-    """Their union, as disjoint intervals in order."""
+    """Return the union of intervals, as disjoint intervals in order."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
@@ -98,7 +99,7 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def covered(intervals: Iterable[Interval], start: int, end: int) -> int:
-    """How much of [start, end) disjoint intervals cover."""
+    """Return the nanoseconds of [start, end) that disjoint intervals cover."""
     return sum(max(0, min(end, stop) - max(start, begin)) for begin, stop in intervals)
 
 

@@ -1,4 +1,4 @@
-"""The demo's settings and its questions as requests, for benchmarks of single parts."""
+"""The demo's settings, and its questions as requests, for benchmarks of single components."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slime_events.plugins.tokenizer import load_tokenizer
 
 
 def demo_requests(folder: Path, count: int) -> tuple[TrainSettings, list[GenerateRequest]]:
-    """The demo's settings with its files in `folder`, and `count` requests: as many to a question as the demo makes."""
+    """Return the demo's settings, with files in `folder`, and `count` requests with the demo's samples per question."""
     settings = prepare_demo(folder)
     rollout = settings.rollout
     source = PromptSource(settings.data, tokenizer=load_tokenizer(settings.engine.hf_checkpoint))

@@ -1,6 +1,6 @@
-"""One run of the demo, watched: made once for all benchmarks that look at it.
+"""A measured run of the demo, which several benchmarks share.
 
-python -m benchmarks.demo_run MODEL FOLDER STEPS STALENESS     the run itself, in a process of its own
+python -m benchmarks.demo_run MODEL FOLDER STEPS STALENESS     the run itself, in its own process
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from benchmarks.critical_path import StepTime, step_times
 from benchmarks.processes import Watch
 from benchmarks.trl_baseline import prepared
+from schemas.doc import doc
 from schemas.errors import DeadlineExceeded, TrainerError
 from slime_events.analysis.model.verify import verify
 from storage.log import Recorded
@@ -38,21 +39,18 @@ DEADLINE_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class DemoRun:
-    """What a run left behind. control_cpu: CPU seconds a step by role. memory: most bytes (PSS) of all its processes.
-
-    replay: events folded a second, from position 0 of the JetStream log. archive: of the run; it outlives its folder.
-    """
+    """Results of a run."""
 
     summary: dict[str, Any]
     steps: list[StepTime]
-    cpu: dict[str, float]
-    memory: int
-    replay: float
-    archive: Path
+    cpu: Annotated[dict[str, float], doc("CPU seconds per step, by role")]
+    memory: Annotated[int, doc("Peak of the PSS of all its processes, in bytes")]
+    replay: Annotated[float, doc("Events per second of a fold from position 0 of the JetStream log")]
+    archive: Annotated[Path, doc("Copy of the run's archive, which outlives the run's folder")]
 
     @property
     def seconds_per_step(self) -> float:
-        """Median."""
+        """Median seconds of a step."""
         return statistics.median(step.wall for step in self.steps)
 
 
@@ -64,7 +62,7 @@ def demo_run(staleness: int = 0, steps: int = STEPS) -> DemoRun:
 
 @functools.cache
 def smollm2_run(steps: int) -> DemoRun:
-    """The same with SmolLM2-135M."""
+    """Run the demo with SmolLM2-135M."""
     return _run("smollm2-135m", steps, 0)
 
 
@@ -74,8 +72,8 @@ def _run(model: str, steps: int, staleness: int) -> DemoRun:
         with _process(model, folder, steps, staleness) as process, Watch(process.pid) as watch:
             code = process.wait(DEADLINE_S)
         if code != 0:
-            said = (folder / "output").read_text(errors="replace")[-1500:]
-            raise TrainerError(f"the demo run of the benchmark ended with {code}: {said}")
+            output = (folder / "output").read_text(errors="replace")[-1500:]
+            raise TrainerError(f"the demo run of the benchmark ended with exit code {code}: {output}")
         run = folder / "runs" / RUN
         events, replay = asyncio.run(_read(run))
         times = step_times(events)
@@ -117,7 +115,7 @@ def _process(model: str, folder: Path, steps: int, staleness: int) -> Iterator[s
 
 
 async def _read(run: Path) -> tuple[list[Recorded], float]:
-    """All events, and how many a second were folded into the run's state and proved to be the live one."""
+    """Return all events, and the events per second of a verified fold."""
     async with open_run_log(run) as log:
         events = [recorded async for recorded in log.read()]
         begun = time.perf_counter()
@@ -126,7 +124,7 @@ async def _read(run: Path) -> tuple[list[Recorded], float]:
 
 
 def main() -> None:
-    """The run itself."""
+    """Run the demo in this process."""
     from slime_events.app.launch.run import Launch
     from slime_events.app.launch.view import PlainView
     from slime_events.core.config.derivations import derive

@@ -1,10 +1,10 @@
-"""The engine in its deployment against the same engine alone: response tokens a second, the same requests.
+"""Compare an engine in its deployment with the same engine alone: response tokens per second of the same requests.
 
-Alone: straight into `SglangEngine`. Deployed: from the append of `rollout.requested` on a durable JetStream log to the
-last durable `rollout.completed`, through the worker that a Serve replica runs. Both have as many requests under way,
-and so many in all that the rate counts, not the tenth of a second that the first takes on its way through the log.
-Both in one process around one engine, taking turns; before each turn the weights are loaded anew, which empties
-SGLang's prefix cache. Rewards are the grader's here, as of any rule that may hang.
+Alone, requests go to `SglangEngine` directly. Deployed, the time runs from the append of `rollout.requested` on a
+durable JetStream log to the last durable `rollout.completed`, through the worker of a Serve replica. Both have the same
+number of requests in flight, and enough requests that the tenth of a second for the first one does not matter. Both use
+one engine in one process by turns. Before each turn the weights are loaded again, which empties SGLang's prefix cache.
+The worker does not grade.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DEADLINE_S = 300.0
 
 
 def measure(requests: int = 2048, turns: int = 3) -> list[Figure]:
-    """The median ratio of neighbouring turns."""
+    """Return the median ratio of neighbouring turns."""
     with tempfile.TemporaryDirectory() as folder:
         alone, deployed = asyncio.run(_measure(Path(folder), requests, turns))
     ratio = statistics.median(after / before for before, after in zip(alone, deployed, strict=True))
@@ -68,7 +68,7 @@ async def _measure(folder: Path, count: int, turns: int) -> tuple[list[float], l
         await engine.start(DEADLINE_S)
         try:
             bench = _Deployed(log, engine, folder, settings.engine)
-            await bench.alone(requests[:64])  # the first is not the engine's best
+            await bench.alone(requests[:64])  # warms the engine up
             alone, deployed = [], []
             for turn in range(turns):
                 alone.append(await bench.alone(requests))
@@ -80,7 +80,7 @@ async def _measure(folder: Path, count: int, turns: int) -> tuple[list[float], l
 
 
 class _Deployed:
-    """One engine, and a log to deploy it on."""
+    """An engine, and a log to deploy it on."""
 
     def __init__(self, log: JetStreamLog, engine: SglangEngine, folder: Path, settings: EngineSettings) -> None:
         self._log, self._engine, self._settings = log, engine, settings
@@ -91,7 +91,7 @@ class _Deployed:
         self._store, self._tensors = store, tensors
 
     async def alone(self, requests: list[GenerateRequest]) -> float:
-        """Tokens a second of the bare engine."""
+        """Return tokens per second of the engine alone."""
         await self._engine.update_weights(self._settings.hf_checkpoint, self._engine.version + 1)
         room = asyncio.Semaphore(self._settings.sglang_server_concurrency)
         begun, before = time.perf_counter(), self._engine.tokens_generated
@@ -104,7 +104,7 @@ class _Deployed:
                 pass
 
     async def deployed(self, requests: list[GenerateRequest], turn: int) -> float:
-        """Tokens a second from the first append to the last."""
+        """Return tokens per second from the first append to the last."""
         work = asyncio.create_task(self._work())
         try:
             async with asyncio.timeout(DEADLINE_S), Follower(self._log, await self._log.position() + 1) as follower:
@@ -141,8 +141,8 @@ class _Deployed:
 
     async def _roll_out(self, follower: Follower, requests: list[GenerateRequest], turn: int) -> float:
         begun = time.perf_counter()
-        asked = [self._worker.enclose(_requested(request, turn)) for request in requests]
-        await append_all(self._log, [once(envelope) for envelope in asked])
+        envelopes = [self._worker.enclose(_requested(request, turn)) for request in requests]
+        await append_all(self._log, [once(envelope) for envelope in envelopes])
         done = tokens = 0
         while done < len(requests):
             for recorded in await follower.next(wait_s=1.0):

@@ -1,33 +1,36 @@
-"""`Figure`: one measured number beside what it should be."""
+"""`Figure`: a measured number with its target."""
 
 from __future__ import annotations
 
 import enum
 import os
+from typing import Annotated
 
 import msgspec
 
+from schemas.doc import doc
+
 
 class Better(enum.StrEnum):
-    """Which way is better."""
+    """Direction in which a figure is better."""
 
     HIGHER = "higher"
     LOWER = "lower"
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """value: None where it could not be measured, for the reason in `note`. target: None where none was set."""
+    """A measured number."""
 
     name: str
-    value: float | None
+    value: Annotated[float | None, doc("None if it could not be measured; `note` has the reason")]
     unit: str
-    target: float | None = None
+    target: Annotated[float | None, doc("None if there is no target")] = None
     better: Better = Better.HIGHER
-    note: str = ""
+    note: Annotated[str, doc("How the figure was measured, and its parts")] = ""
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is reached; None without a target. What could not be measured has not reached it."""
+        """Whether the target is reached; None without a target. Without a value it is not reached."""
         if self.target is None:
             return None
         if self.value is None:
@@ -36,15 +39,15 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure as it was taken. load: of the machine in the last minute, before and after, beside its `cores`."""
+    """A figure with the conditions of its measurement."""
 
     benchmark: str
     figure: Figure
-    load: tuple[float, float]
+    load: Annotated[tuple[float, float], doc("Load average of the last minute, before and after")]
     cores: int
-    seconds: float
+    seconds: Annotated[float, doc("Duration of the benchmark")]
 
 
 def load() -> float:
-    """Processes that ran or waited for a core, mean of the last minute."""
+    """Return the load average of the last minute: processes that run or wait for a core."""
     return os.getloadavg()[0]

@@ -1,11 +1,11 @@
-"""What a producer that floods a run costs its steps: the demo's training with prompts coming in, and without.
+"""Measure how a producer that floods a run slows its steps: the demo's training with and without incoming prompts.
 
-One run, whose producer sends for some steps, is silent for as many, and so on: over HTTP through the run's gateway,
-then over NATS. The prompts are the demo's own questions, so that a step has the same work whichever it is made of. The
-producer has the lowest priority (nice 19), as if it were on another machine; what takes prompts in is the run's own.
+In one run, phases with and without a sending producer alternate: over HTTP through the run's gateway, then over NATS.
+The prompts are the demo's own questions, so that every step has the same work. The producer has the lowest priority
+(nice 19), as if it were on another machine; the run itself takes the prompts.
 
 python -m benchmarks.flood run FOLDER PORT STEPS     the run
-python -m benchmarks.flood send FOLDER PORT          the producer, which is told what to do on its standard input
+python -m benchmarks.flood send FOLDER PORT          the producer, which reads commands from its standard input
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from asyncio import TaskGroup
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import httpx
 import msgspec
 import nats
+from nats.aio.client import Client as NatsClient
 
 from benchmarks.critical_path import step_times
 from benchmarks.demo_run import DEADLINE_S
@@ -46,14 +46,14 @@ from storage.open_log import open_run_log
 
 RUN = "flood"
 PER_S, BATCH = 1500, 300
-"""Prompts a second, and in one message or request."""
+"""Prompts per second, and prompts per message or request."""
 STEPS, PHASE, FIRST = 62, 7, 5
-"""Steps of the run; of a phase, of which the first is not counted; and before the first phase."""
+"""Steps of the run; steps of a phase, of which the first does not count; steps before the first phase."""
 WAYS = ("http", "nats")
 
 
 def measure(steps: int = STEPS) -> list[Figure]:
-    """The median step with a flood over the median step without, for each way."""
+    """Return the median step with a flood over the median step without, for HTTP and NATS."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         events, cpu = flooded(folder, steps)
@@ -61,7 +61,7 @@ def measure(steps: int = STEPS) -> list[Figure]:
 
 
 def flooded(folder: Path, steps: int) -> tuple[list[Recorded], list[tuple[int, dict[str, float]]]]:
-    """All events of a run whose producer came and went, and CPU seconds by role so far."""
+    """Run with the producer's phases; return all events, and samples of CPU seconds by role."""
     port = free_port()
     command = [sys.executable, "-m", "benchmarks.flood", "run", str(folder), str(port), str(steps)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -80,23 +80,23 @@ def flooded(folder: Path, steps: int) -> tuple[list[Recorded], list[tuple[int, d
 
 
 def way_of(step: int) -> str | None:
-    """How the producer sends while a step is made; None where it is silent."""
+    """Return how the producer sends during a step; None if it is silent."""
     phase = (step - FIRST) // PHASE
     return None if step < FIRST or phase % 2 == 0 else WAYS[phase // 2 % len(WAYS)]
 
 
 def is_counted(step: int) -> bool:
-    """Whether a step is neither of the run's first nor the first of its phase, which is of both."""
+    """Whether a step counts: the run's first steps and the first step of a phase, which is mixed, do not."""
     return step >= FIRST and (step - FIRST) % PHASE != 0
 
 
 def figures(events: Sequence[Recorded], cpu: Sequence[tuple[int, dict[str, float]]]) -> list[Figure]:
-    """Of one run."""
-    times = {one.step: one.wall for one in step_times(events) if is_counted(one.step)}
+    """Return the figures of a run."""
+    times = {time.step: time.wall for time in step_times(events) if is_counted(time.step)}
     ends = {e.envelope.event.step: e.envelope.at for e in events if isinstance(e.envelope.event, StepCommitted)}
     came = [e.envelope.at for e in events if isinstance(e.envelope.event, PromptSubmitted) and _is_outside(e)]
     quiet = [wall for step, wall in times.items() if way_of(step) is None]
-    found = []
+    results = []
     for way in WAYS:
         steps = [step for step in times if way_of(step) == way]
         seconds = sum(times[step] for step in steps)
@@ -107,8 +107,8 @@ def figures(events: Sequence[Recorded], cpu: Sequence[tuple[int, dict[str, float
         spans = [(ends[s] - int(times[s] * 1e9), ends[s], way_of(s) == way) for s in times if way_of(s) in (way, None)]
         note += f"; {_by_role(cpu, spans)}"
         name = f"step while a producer floods over {way.upper()}"
-        found.append(Figure(name=name, value=ratio, unit="x", target=1.05, better=Better.LOWER, note=note))
-    return found
+        results.append(Figure(name=name, value=ratio, unit="x", target=1.05, better=Better.LOWER, note=note))
+    return results
 
 
 def _is_outside(recorded: Recorded) -> bool:
@@ -117,7 +117,7 @@ def _is_outside(recorded: Recorded) -> bool:
 
 
 def _by_role(cpu: Sequence[tuple[int, dict[str, float]]], spans: Sequence[tuple[int, int, bool]]) -> str:
-    """What each role used more of a core while prompts came in."""
+    """Return the additional cores that each role used while prompts came in."""
     used = {flooded: dict[str, float]() for flooded in (True, False)}
     seconds = {True: 0.0, False: 0.0}
     for (t0, before), (t1, after) in pairwise(cpu):
@@ -132,8 +132,8 @@ def _by_role(cpu: Sequence[tuple[int, dict[str, float]]], spans: Sequence[tuple[
         role: used[True][role] / max(seconds[True], 1e-9) - used[False].get(role, 0.0) / max(seconds[False], 1e-9)
         for role in used[True]
     }
-    told = sorted(more.items(), key=lambda one: -abs(one[1]))
-    return "cores more: " + ", ".join(f"{role} {share:+.3f}" for role, share in told)
+    ordered = sorted(more.items(), key=lambda item: -abs(item[1]))
+    return "cores more: " + ", ".join(f"{role} {share:+.3f}" for role, share in ordered)
 
 
 async def _events(run: Path) -> list[Recorded]:
@@ -142,7 +142,7 @@ async def _events(run: Path) -> list[Recorded]:
 
 
 async def _come_and_go(folder: Path, port: int, steps: int, run: subprocess.Popen[bytes]) -> None:
-    """Have the producer send in some steps. Raises TrainerError where the run has ended before."""
+    """Let the producer send in its phases. Raises TrainerError if the run ends before."""
     path = folder / "runs" / RUN
     async with asyncio.timeout(DEADLINE_S):
         while not file_of(path / "nats", Access.PRODUCER).is_file() or not await _answers(port):
@@ -176,7 +176,7 @@ async def _answers(port: int) -> bool:
 
 
 def run_demo(folder: Path, port: int, steps: int) -> None:
-    """The run itself."""
+    """Run the demo in this process."""
     from slime_events.app.demo.settings import prepare_demo
     from slime_events.app.launch.run import Launch
     from slime_events.app.launch.view import PlainView
@@ -194,7 +194,7 @@ def run_demo(folder: Path, port: int, steps: int) -> None:
 
 
 class Sender:
-    """Sends at a steady pace while it is told to."""
+    """Sends at a steady pace in its phases."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self._run, self._url = folder / "runs" / RUN, f"http://127.0.0.1:{port}"
@@ -203,8 +203,8 @@ class Sender:
         self._sent, self._way = 0, "none"
 
     async def send(self) -> None:
-        """Until it is killed."""
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # whatever the run has
+        """Send until killed."""
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # resets an inherited policy
         os.setpriority(os.PRIO_PROCESS, 0, 19)
         token = Sources(self._run).issue("flood")
         to = json.loads(file_of(self._run / "nats", Access.PRODUCER).read_text())
@@ -228,8 +228,8 @@ class Sender:
     def _prompts(self) -> bytes:
         some = []
         for _ in range(BATCH):
-            asked = self._questions[self._sent % len(self._questions)]
-            some.append({"key": str(self._sent), "prompt": asked["messages"], "label": asked["label"]})
+            question = self._questions[self._sent % len(self._questions)]
+            some.append({"key": str(self._sent), "prompt": question["messages"], "label": question["label"]})
             self._sent += 1
         return json.dumps(some).encode()
 
@@ -238,7 +238,7 @@ class Sender:
         answer = await client.post(where, content=prompts, headers=headers)
         assert answer.status_code == 202, answer.text
 
-    async def _over_nats(self, client: Any, prompts: bytes) -> None:
+    async def _over_nats(self, client: NatsClient, prompts: bytes) -> None:
         reply = await client.request(f"slime.{RUN}.inbox.prompts", prompts, timeout=60)
         assert json.loads(reply.data)["accepted"], reply.data
 

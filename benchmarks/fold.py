@@ -1,4 +1,4 @@
-"""How fast a log of 10^6 events is folded, live and from its archive, and how soon any position of it is entered."""
+"""Measure the fold of a log of 10^6 events, live and from its archive, and the seek to any of its positions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def measure(events: int = EVENTS) -> list[Figure]:
-    """Reading, checking and decoding are in all of it; making the log, and opening server and archive, are not."""
+    """Measure with reading, checking and decoding, but without making the log and opening server and archive."""
     return asyncio.run(_measure(max(1, events // PER_STEP)))
 
 
@@ -51,7 +51,7 @@ async def _measure(steps: int) -> list[Figure]:
             finally:
                 await log.close()
     if again != digest:
-        raise AssertionError("the archive folds to another state than its log")
+        raise AssertionError("the archive and its log fold to different states")
     return [*live, *figures]
 
 
@@ -63,10 +63,10 @@ async def _of(name: str, log: Readable, folder: Path, target: float) -> tuple[st
     for position in random.Random(SEED).choices(range(1, events + 1), k=SEEKS):
         moment, took = await _timed(timeline.seek(LogPosition(Anchor.POSITION, position)))
         if moment.position != position:
-            raise AssertionError(f"position {position} was asked for, {moment.position} was entered")
+            raise AssertionError(f"seek to position {position} returned position {moment.position}")
         seeks.append(took)
     p95 = statistics.quantiles(seeks, n=20)[-1]
-    note = f"of {SEEKS} positions; a point every {EVERY} events, all made once in {indexing:.1f} s"
+    note = f"of {SEEKS} positions; an index with a point every {EVERY} events, built in {indexing:.1f} s"
     return state_digest(state), [
         Figure(name=f"fold, {name}", value=events / seconds, unit="events/s", target=target, note=f"{events} events"),
         Figure(name=f"seek, {name}, p95", value=p95, unit="s", target=AT_MOST_S, better=Better.LOWER, note=note),

@@ -1,7 +1,7 @@
-"""How fast prompts from outside come in, each on disk before its answer: over NATS, and over HTTP through a gateway.
+"""Measure how fast a run takes prompts from outside, each on disk before its reply: over NATS, and over HTTP.
 
-One process takes them in, as a run's inbox does, with the demo model's tokenizer; another sends them. The server and
-the gateway have processes of their own: `python -m benchmarks.ingest nats|http WHERE RUN TOKEN COUNT` is the sender.
+This process takes the prompts with a run's inbox and the demo model's tokenizer. Another process sends them:
+`python -m benchmarks.ingest nats|http WHERE RUN TOKEN COUNT`. The server and the gateway have their own processes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,19 +32,19 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.latest_state import LatestState
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
-from slime_events.plugins.tokenizer import load_tokenizer
+from slime_events.plugins.tokenizer import Tokenizer, load_tokenizer
 from storage.jetstream.log import JetStreamLog
 from storage.nats.accounts import Access, file_of
 from storage.nats.ports import free_port
 from storage.open_log import own_server
 
 RUN, BATCH, AT_ONCE = "ingest", 500, 4
-"""Prompts in a message or a request, and how many of these are under way."""
+"""Prompts per message or request, and number of these in flight."""
 TARGETS = {"nats": 5000.0, "http": 1500.0}
 
 
 def measure(count: int = 40_000) -> list[Figure]:
-    """Prompts a second by each way."""
+    """Return prompts per second over NATS and over HTTP."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(_measure(Path(folder), count))
 
@@ -65,8 +65,8 @@ async def _measure(folder: Path, count: int) -> list[Figure]:
 
 
 @contextlib.asynccontextmanager
-async def _taking(run: RunFolder, tokenizer: Any) -> AsyncIterator[None]:
-    """A server, and an inbox as a run has one."""
+async def _taking(run: RunFolder, tokenizer: Tokenizer) -> AsyncIterator[None]:
+    """Run a NATS server and a run's inbox while inside."""
     server = await own_server(run.path, RUN)
     try:
         log = await JetStreamLog.open(server.address(Access.ROLES), RUN)
@@ -94,11 +94,11 @@ async def _gateway(run: RunFolder, port: int) -> AsyncIterator[None]:
 
 
 async def _sent(way: str, where: str, token: str, count: int) -> float:
-    """Seconds that the sender took."""
+    """Run the sender, and return its seconds."""
     words = ["-m", "benchmarks.ingest", way, where, RUN, token, str(count)]
     process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
-    said, _ = await process.communicate()
-    return float(said)
+    output, _ = await process.communicate()
+    return float(output)
 
 
 def _messages(way: str, count: int) -> list[list[dict[str, Any]]]:
@@ -107,7 +107,7 @@ def _messages(way: str, count: int) -> list[list[dict[str, Any]]]:
 
 
 async def over_nats(credentials: str, run: str, _: str, count: int) -> float:
-    """Seconds until the last reply."""
+    """Send prompts over NATS, and return the seconds until the last reply."""
     to = json.loads(Path(credentials).read_text())
     client = await nats.connect(to["url"], user=to["user"], password=to["password"])
     begun = time.perf_counter()
@@ -123,7 +123,7 @@ async def over_nats(credentials: str, run: str, _: str, count: int) -> float:
 
 
 async def over_http(gateway: str, run: str, token: str, count: int) -> float:
-    """Seconds until the last answer."""
+    """Send prompts over HTTP, and return the seconds until the last reply."""
     headers = {"authorization": f"Bearer {token}", "content-type": "application/x-ndjson"}
     async with httpx.AsyncClient(base_url=gateway, headers=headers, timeout=60) as client:
         begun = time.perf_counter()
@@ -136,15 +136,18 @@ async def over_http(gateway: str, run: str, token: str, count: int) -> float:
         return time.perf_counter() - begun
 
 
-async def _all(send: Any, messages: list[list[dict[str, Any]]]) -> None:
-    """AT_ONCE senders, each one message after the other."""
+Prompts = list[dict[str, Any]]
+
+
+async def _all(send: Callable[[Prompts], Awaitable[None]], messages: list[Prompts]) -> None:
+    """Send the messages from AT_ONCE senders, each one message after the other."""
     left = iter(messages)
 
-    async def one() -> None:
+    async def send_next() -> None:
         for prompts in left:
             await send(prompts)
 
-    await asyncio.gather(*(one() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(send_next() for _ in range(AT_ONCE)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The made log of `benchmarks/long_log.py` where a run's log is kept: on a server, and in an archive."""
+"""Write the generated log of `benchmarks/long_log.py` to a server or an archive."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Settings = Mapping[str, Any] | None
 
 
 def fill_archive(url: str, steps: int, settings: Settings = None, *, up_to: int | None = None) -> None:
-    """In segments of the usual size, under `url`/long, closed; or up to a position, and open."""
+    """Write an archive to `url`/long in segments of the usual size: closed, or open up to a position."""
     writer = ArchiveWriter(url, RUN)
-    for position, append in enumerate(islice(_said(steps, settings), up_to), 1):
+    for position, append in enumerate(islice(_appends(steps, settings), up_to), 1):
         writer.add(Recorded(position, append.envelope.subject, append.envelope, append.encoded()))
         if writer.pending_bytes >= SEGMENT_BYTES:
             writer.seal()
@@ -31,13 +31,13 @@ def fill_archive(url: str, steps: int, settings: Settings = None, *, up_to: int 
 
 
 async def fill_log(log: EventLog, steps: int, settings: Settings = None) -> None:
-    """As many in a call as it takes."""
-    said = _said(steps, settings)
-    while batch := list(islice(said, MAX_BATCH)):
+    """Append to a log in the largest batches."""
+    appends = _appends(steps, settings)
+    while batch := list(islice(appends, MAX_BATCH)):
         await log.append(batch)
 
 
-def _said(steps: int, settings: Settings) -> Iterator[Append]:
-    """A microsecond apart."""
+def _appends(steps: int, settings: Settings) -> Iterator[Append]:
+    """Yield the events with times a microsecond apart."""
     for number, event in enumerate(long_log(steps, settings)):
         yield Append(enclose(RUN, event, at=number * 1000, producer="bench"))

@@ -1,4 +1,4 @@
-"""How long a cluster that lost the leader of a log acks nothing: through our log, and through nats-py alone."""
+"""Measure how long a cluster that lost the leader of a log acks nothing, through our log and through nats-py alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEADLINE_S = 60.0
 
 
 def measure(rounds: int = ROUNDS) -> list[Figure]:
-    """Medians, of as many kills each, in turns, on one cluster of three nodes."""
+    """Return medians over the same number of kills for both, by turns, on one cluster of three nodes."""
     with tempfile.TemporaryDirectory() as folder:
         ours, bare = asyncio.run(_measure(Path(folder), rounds))
     note = f"seconds of each: {_list(ours)}; nats-py alone {_list(bare)}. The server waits 4 to 9 s for a silent leader"
@@ -41,13 +41,13 @@ def measure(rounds: int = ROUNDS) -> list[Figure]:
             unit="x",
             target=1.5,
             better=Better.LOWER,
-            note="each election takes another time",
+            note="elections take different times",
         ),
     ]
 
 
 def _list(seconds: list[float]) -> str:
-    return ", ".join(f"{one:.1f}" for one in seconds)
+    return ", ".join(f"{value:.1f}" for value in seconds)
 
 
 async def _measure(folder: Path, rounds: int) -> tuple[list[float], list[float]]:
@@ -82,18 +82,18 @@ async def _measure(folder: Path, rounds: int) -> tuple[list[float], list[float]]
 
 
 async def _expected(error: Exception) -> None:
-    """A connection that was lost with its server is no news here."""
+    """Ignore the loss of a connection to a killed server."""
 
 
-async def _lost(cluster: NatsCluster, run: str, say: Callable[[], Awaitable[None]]) -> float:
-    """Seconds from the kill of the leader to the next ack."""
-    await say()
+async def _lost(cluster: NatsCluster, run: str, append: Callable[[], Awaitable[None]]) -> float:
+    """Kill the leader, and return the seconds to the next ack."""
+    await append()
     leader = await cluster.leader(run)
     await cluster.kill(leader)
     begun = time.perf_counter()
     async with asyncio.timeout(DEADLINE_S):
-        await say()
+        await append()
     seconds = time.perf_counter() - begun
     await cluster.restart(leader)
-    await asyncio.sleep(2)  # it catches up
+    await asyncio.sleep(2)  # until the node has caught up
     return seconds

@@ -1,7 +1,8 @@
-"""What it takes to keep requests in work: 64 engines that hold 256 requests each and do nothing else.
+"""Measure the cost of leases: 64 engines that hold 256 requests each and do nothing else.
 
-Each has a connection of its own to a real server, and renews as the rollout worker does. They generate nothing, so all
-that they send are leases. The file uses no part of how leases are kept: it runs beside an older version of the code.
+Each engine has its own connection to a real server, and renews leases as the rollout worker does. Engines generate
+nothing, so leases are their only messages. The file does not use our code for leases, so that it also runs with an
+older version.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from benchmarks.figure import Better, Figure
 from schemas.arrays import pack_tokens
+from schemas.doc import doc
 from schemas.rollouts import RolloutRequested, Sampling
 from schemas.subjects import of_type
 from serve_apps.rollout_worker import LEASE_S
@@ -29,29 +31,29 @@ from storage.nats.server import NatsServer
 RUN = "bench"
 ENGINES, REQUESTS = 64, 256
 A_CALL = 6 / LEASE_S
-"""Lease messages of one engine a second, at most, to be asked of 64: one at a time, six in a lease."""
+"""Target of lease messages per second and engine: one at a time, six in a lease."""
 
 
-class Found(NamedTuple):
-    """Messages a second that all engines send; seconds of the processor that they and the server take in one."""
+class Rates(NamedTuple):
+    """Rates over the measured seconds."""
 
-    sent: float
-    engines_cpu: float
-    server_cpu: float
+    sent: Annotated[float, doc("Messages per second of all engines")]
+    engines_cpu: Annotated[float, doc("Cores that all engines use")]
+    server_cpu: Annotated[float, doc("Cores that the server uses")]
 
 
 def measure(engines: int = ENGINES, requests: int = REQUESTS, seconds: float = 15.0) -> list[Figure]:
-    """Messages that engines send while all their requests are in work."""
+    """Measure messages while all requests are in work."""
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(_measure(Path(folder), engines, requests, seconds))
+        rates = asyncio.run(_measure(Path(folder), engines, requests, seconds))
     note = (
-        f"of a core, all engines together take {found.engines_cpu:.0%}, with what renews, and the server "
-        f"{found.server_cpu:.0%}; lease {LEASE_S:g} s"
+        f"of a core, all engines together take {rates.engines_cpu:.0%}, renewal included, and the server "
+        f"{rates.server_cpu:.0%}; lease {LEASE_S:g} s"
     )
     return [
         Figure(
             name=f"lease messages, {engines} engines x {requests}",
-            value=found.sent,
+            value=rates.sent,
             unit="/s",
             target=1.1 * engines * A_CALL,
             better=Better.LOWER,
@@ -60,22 +62,22 @@ def measure(engines: int = ENGINES, requests: int = REQUESTS, seconds: float = 1
     ]
 
 
-async def _measure(folder: Path, engines: int, requests: int, seconds: float) -> Found:
+async def _measure(folder: Path, engines: int, requests: int, seconds: float) -> Rates:
     async with await NatsServer.start(folder / "nats") as server, contextlib.AsyncExitStack() as stack:
         log = await JetStreamLog.open(server.url, RUN)
         stack.push_async_callback(log.close)
         await _ask(log, engines * requests)
         logs = [await stack.enter_async_context(_engine(server, requests)) for _ in range(engines)]
-        await asyncio.sleep(2 * LEASE_S)  # what was said at the start is over
+        await asyncio.sleep(2 * LEASE_S)  # until the messages of the start are over
         before, at = _counts(logs, server), time.perf_counter()
         await asyncio.sleep(seconds)
         after, passed = _counts(logs, server), time.perf_counter() - at
-        return Found(*((b - a) / passed for a, b in zip(before, after, strict=True)))
+        return Rates(*((b - a) / passed for a, b in zip(before, after, strict=True)))
 
 
 async def _ask(log: JetStreamLog, requests: int) -> None:
     conductor = Participant(log, "conductor")
-    asked = (
+    events = (
         RolloutRequested(
             sample=f"s{number}",
             group=f"g{number}",
@@ -86,12 +88,12 @@ async def _ask(log: JetStreamLog, requests: int) -> None:
         )
         for number in range(requests)
     )
-    await append_all(log, [once(conductor.enclose(event)) for event in asked])
+    await append_all(log, [once(conductor.enclose(event)) for event in events])
 
 
 @contextlib.asynccontextmanager
 async def _engine(server: NatsServer, requests: int) -> AsyncIterator[JetStreamLog]:
-    """One engine that holds its requests; its log. It renews them as `RolloutWorker` does."""
+    """Hold requests as one engine, and renew them as `RolloutWorker` does; yields its log."""
     log, incarnation = await JetStreamLog.open(server.url, RUN, create=False), Incarnation()
     consumer = await log.consume(incarnation.queue, of_type(RUN, "rollout.requested"), lease_s=LEASE_S)
     held: list[Delivery] = []
@@ -116,7 +118,7 @@ def _counts(logs: list[JetStreamLog], server: NatsServer) -> tuple[float, float,
     stats = [log.connection.client.stats for log in logs]
     ticks = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (
-        sum(one["out_msgs"] for one in stats),
+        sum(counts["out_msgs"] for counts in stats),
         time.process_time(),
         sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"),
     )

@@ -1,10 +1,10 @@
-"""What the order of acceptance does to the lengths that are trained on: a whole run each, every real shell over the
-in-memory log, with a scripted engine (`benchmarks.long_tail`) and twice as many groups drawn as a step takes.
+"""Measure how the order of acceptance biases the lengths of trained responses.
 
-The figure is the Kolmogorov-Smirnov distance between the lengths of the samples that were trained fresh, in the step
-of the very weights they were asked for, and those of all samples asked for. Surplus is kept, so over a whole run
-everything is trained; the order decides who is trained fresh and who waits. Beside it stands slime's rule on the same
-lengths: the groups of a draw that end first are trained on, and the others are thrown away for good.
+Each order has a whole run with all real shells over the in-memory log, a scripted engine (`benchmarks.long_tail`), and
+twice as many groups per draw as a step takes. The figure is the Kolmogorov-Smirnov distance between the lengths of all
+requested samples and of the samples trained fresh, which is in the step of the weights that they were requested for.
+Surplus groups are kept, so a whole run trains on everything; the order decides which groups wait. The last figure is
+that of slime's rule on the same lengths: it trains on the groups of a draw that end first, and drops the others.
 """
 
 from __future__ import annotations
@@ -32,35 +32,33 @@ SCRIPT = Script(chunk=4, seconds_per_chunk=0.004)
 
 
 def measure(steps: int = 40) -> list[Figure]:
-    """KS distances of both orders and of slime's rule."""
+    """Return the KS distances of both orders and of slime's rule."""
     figures = []
     for order, in_order in (("prompt", True), ("completion", False)):
         run = _run(steps, in_order=in_order)
         note = (
             f"{len(run.fresh)} of {len(run.trained)} samples trained fresh, mean length {np.mean(run.fresh):.1f}, of "
-            f"all {np.mean(run.asked):.1f}; over the whole run KS {ks_distance(run.trained, run.asked):.3f}"
+            f"all {np.mean(run.requested):.1f}; over the whole run KS {ks_distance(run.trained, run.requested):.3f}"
         )
-        figures.append(_figure(f"length bias, {order} order", ks_distance(run.fresh, run.asked), note))
-    kept = fastest_of_each_draw(run.asked)
-    note = (
-        f"{len(kept)} samples kept, their mean length {np.mean(kept):.1f}; the slower half of each draw is thrown away"
-    )
-    return [*figures, _figure("length bias, slime's rule", ks_distance(kept, run.asked), note)]
+        figures.append(_figure(f"length bias, {order} order", ks_distance(run.fresh, run.requested), note))
+    kept = fastest_of_each_draw(run.requested)
+    note = f"{len(kept)} samples kept, mean length {np.mean(kept):.1f}; the slower half of each draw is dropped"
+    return [*figures, _figure("length bias, slime's rule", ks_distance(kept, run.requested), note)]
 
 
 def _figure(name: str, value: float, note: str) -> Figure:
     return Figure(name=name, value=value, unit="KS", better=Better.LOWER, note=note)
 
 
-def ks_distance(one: Sequence[int], other: Sequence[int]) -> float:
-    """The largest difference of two empirical distribution functions."""
-    points = np.unique(np.concatenate([one, other]))
-    shares = [np.searchsorted(np.sort(values), points, side="right") / len(values) for values in (one, other)]
+def ks_distance(first: Sequence[int], second: Sequence[int]) -> float:
+    """Return the largest difference of two empirical distribution functions."""
+    points = np.unique(np.concatenate([first, second]))
+    shares = [np.searchsorted(np.sort(values), points, side="right") / len(values) for values in (first, second)]
     return float(np.max(np.abs(shares[0] - shares[1])))
 
 
 def fastest_of_each_draw(lengths: Sequence[int]) -> list[int]:
-    """Of each two steps' worth of groups, in the order they were asked for, those whose longest sample ends first."""
+    """Return the lengths of the half of each draw whose longest sample ends first. A draw has groups of two steps."""
     drawn = 2 * GROUPS * SAMPLES
     draws = np.reshape(lengths[: len(lengths) // drawn * drawn], (-1, 2 * GROUPS, SAMPLES))
     kept = [draw[np.argsort(draw.max(axis=1), kind="stable")[:GROUPS]] for draw in draws]
@@ -69,9 +67,9 @@ def fastest_of_each_draw(lengths: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Response lengths in tokens, of all samples asked for, those trained, and those trained fresh, in log order."""
+    """Response lengths in tokens, in log order."""
 
-    asked: list[int]
+    requested: list[int]
     trained: list[int]
     fresh: list[int]
 
@@ -98,7 +96,7 @@ async def _simulate(folder: Path, steps: int, *, in_order: bool) -> Lengths:
         length = {sample: length_of(event.seed, MEDIAN, MOST) for sample, event in requests.items()}
         trained = [(sample, event.step) for event in sim.events(BatchSealed) for sample in event.samples]
     return Lengths(
-        asked=list(length.values()),
+        requested=list(length.values()),
         trained=[length[sample] for sample, _ in trained],
         fresh=[length[sample] for sample, step in trained if requests[sample].min_version == step],
     )

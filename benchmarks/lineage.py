@@ -1,4 +1,4 @@
-"""How long the lineage of one weight version takes in the log of a long run: live, and from its archive alone."""
+"""Measure the lineage of one weight version in the log of a long run, live and from its archive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AT_MOST_S = 1.0
 
 
 def measure(events: int = EVENTS) -> list[Figure]:
-    """Seconds for versions all over the run: the slowest of each way."""
+    """Return the slowest seconds for versions across the run, live and from the archive."""
     return asyncio.run(_measure(max(QUESTIONS, events // PER_STEP)))
 
 
@@ -72,9 +72,9 @@ async def _slowest(opened: OpenedRun, steps: int) -> float:
 
 
 async def _ask(opened: OpenedRun, version: int) -> None:
-    found = await lineage(opened, LineageQuery(kind=Kind.VERSION, value=str(version)))
-    if len(found.samples) != GROUPS * SAMPLES or not all(sample.trained_into == version for sample in found.samples):
-        raise AssertionError(f"version {version} has the lineage of {len(found.samples)} samples")
+    result = await lineage(opened, LineageQuery(kind=Kind.VERSION, value=str(version)))
+    if len(result.samples) != GROUPS * SAMPLES or not all(sample.trained_into == version for sample in result.samples):
+        raise AssertionError(f"version {version} has the lineage of {len(result.samples)} samples")
 
 
 async def _live(folder: Path, steps: int) -> float:

@@ -1,4 +1,4 @@
-"""The log of a long run, made without running it: every event and digest as the parts of a real run would say them."""
+"""Generate the log of a long run without running it, with all events and digests of a real run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NORMALISED = tuple(normalize_group(_REWARDS, scale=True))
 
 
 def long_plan(steps: int) -> Plan:
-    """What such a run is conducted by."""
+    """Return the plan of such a run."""
     return Plan(
         steps=steps,
         groups=GROUPS,
@@ -46,14 +46,14 @@ def long_plan(steps: int) -> Plan:
 
 
 def beginning(settings: Mapping[str, Any] | None = None) -> Iterator[Event]:
-    """Up to the first weights. settings: of the run, as plain values."""
+    """Yield the events up to the first weights. settings: settings of the run, as plain values."""
     yield RunStarted(settings=dict(settings or {}), code_version="")
     yield WeightsPublished(version=0, parent=None, url="", digest="w0", bytes=0)
     yield WeightsActivated(version=0, engine="engine", digest="w0", seconds=0.0)
 
 
 def undecided(step: int) -> Iterator[Event]:
-    """A step's groups, made and graded: now the conductor has to speak."""
+    """Yield a step's groups, generated and graded, up to the point where the conductor decides."""
     for name in _groups(step):
         offset = int(name.rpartition("-")[2])
         source = Source(path="prompts", offset=offset)
@@ -74,7 +74,7 @@ def undecided(step: int) -> Iterator[Event]:
 
 
 def sealed(step: int) -> Iterator[Event]:
-    """What the conductor says of them."""
+    """Yield the conductor's decisions about a step's groups."""
     for name in _groups(step):
         figures = {"count": float(SAMPLES), "mean": sum(_REWARDS) / SAMPLES, "min": 0.0, "max": 1.0}
         yield GroupAccepted(group=name, samples=_samples(name), rewards=_REWARDS, figures=figures)
@@ -87,7 +87,7 @@ def sealed(step: int) -> Iterator[Event]:
 
 
 def trained(step: int) -> Iterator[Event]:
-    """What trainer and engine say then."""
+    """Yield the events of trainer and engine after a step's decisions."""
     version, tokens = step + 1, GROUPS * SAMPLES * (PROMPT + TOKENS)
     samples = tuple(sample for name in _groups(step) for sample in _samples(name))
     yield StepCommitted(
@@ -104,7 +104,7 @@ def trained(step: int) -> Iterator[Event]:
 
 
 def long_log(steps: int, settings: Mapping[str, Any] | None = None) -> Iterator[Event]:
-    """So many whole steps, and the groups of the next, for which a verdict is due."""
+    """Yield `steps` whole steps, and the undecided groups of the next step."""
     yield from beginning(settings)
     for step in range(steps):
         yield from undecided(step)

@@ -1,4 +1,4 @@
-"""A run of 5,000 versions and 10^6 events in its folder, and what its user and its processes do with it."""
+"""Measure commands and resumption on a run of 5,000 weight versions and 10^6 events."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SQL = "SELECT newest_version // 1000, count(*), avg(reward) FROM samples GROUP B
 
 
 def measure(steps: int = STEPS) -> list[Figure]:
-    """Seconds of commands as their user runs them, from process start to end; of `resume` to its first decision."""
+    """Return seconds of commands from process start to end, and of `resume` to its first decision."""
     with tempfile.TemporaryDirectory() as temporary:
         return asyncio.run(_measure(Path(temporary), steps))
 
@@ -72,28 +72,28 @@ async def _measure(temporary: Path, steps: int) -> list[Figure]:
         await log.close()
     await _keep_snapshots(folder, temporary / "snapshots")
     note = f"{count:,} events, {steps:,} versions"
-    asked = await asyncio.to_thread(_commands, folder, steps, note)
+    commands = await asyncio.to_thread(_commands, folder, steps, note)
     activated = await _first_activation(folder, steps)
     note = f"{note}; to the first decision, without Ray and its processes"
     without = await _resume(folder, "resume without a snapshot", 10.0, f"{note}; all but {EVERY} events are archived")
-    await _append(folder, trained(steps))  # so that another decision is due
+    await _append(folder, trained(steps))  # so that the next decision is due
     shutil.rmtree(folder.path / "snapshots")
     shutil.copytree(temporary / "snapshots", folder.path / "snapshots")
     kept = await _resume(folder, "resume with a snapshot", 5.0, f"{note}; the snapshot is {EVERY} events old")
     await _append(folder, [await _failure(folder)])
     real = await _real_resumes(folder, f"{count:,} events; to the first decision")
-    return [without, kept, real, activated, *asked]
+    return [without, kept, real, activated, *commands]
 
 
 async def _real_resumes(folder: RunFolder, note: str) -> Figure:
-    """The median of REPEATS, each of the same folder: the first reads Ray and its libraries from the disk."""
+    """Return the median of REPEATS resumptions of one folder. The first reads Ray and its libraries from the disk."""
     kept = folder.path.with_name(f"{RUN}-kept")
     folder.path.rename(kept)
     seen = []
     for _ in range(REPEATS):
         shutil.rmtree(folder.path, ignore_errors=True)
         shutil.copytree(kept, folder.path)
-        os.sync()  # what was copied is not to be written while the command runs
+        os.sync()  # so that the copy is not written while the command runs
         seen.append(await _resume(folder, "resume, the real command", 5.0, note, real=True))
     each = ", ".join(f"{figure.value:.1f}" for figure in seen)
     middle = sorted(seen, key=lambda figure: figure.value)[REPEATS // 2]
@@ -101,7 +101,7 @@ async def _real_resumes(folder: RunFolder, note: str) -> Figure:
 
 
 def _settings(temporary: Path, steps: int) -> TrainSettings:
-    """The demo's, in the shape of the made log."""
+    """Return the demo's settings with the sizes of the generated log."""
     settings = prepare_demo(temporary / "data")
     changes = {
         "run": {"run": RUN, "runs_dir": str(temporary / "runs"), "plain": True},
@@ -121,7 +121,7 @@ def _settings(temporary: Path, steps: int) -> TrainSettings:
 
 
 async def _keep_snapshots(folder: RunFolder, where: Path) -> None:
-    """Of conductor and launcher, at the end of the archive."""
+    """Write snapshots of conductor and launcher at the end of the archive."""
     async with open_run_log(folder.path, RUN) as log:
         conductors, launchers = StateKeeper(Snapshots(where), str(folder.archive)), _of_launcher(where, folder)
         for keeper, fold in ((conductors, StateFold(RUN)), (launchers, Progress(RUN))):
@@ -151,19 +151,19 @@ async def _append(folder: RunFolder, events: Iterable[Event]) -> None:
 
 
 async def _failure(folder: RunFolder) -> RolloutFailed:
-    """Of a rollout that is requested now: it is asked for again."""
+    """Return the failure of a requested rollout, which the conductor requests again."""
     async with open_run_log(folder.path, RUN) as log:
         last = await log.last(of_type(RUN, "rollout.requested"))
     assert last is not None
-    asked = last.envelope.event
-    assert isinstance(asked, RolloutRequested)
+    event = last.envelope.event
+    assert isinstance(event, RolloutRequested)
     return RolloutFailed(
-        sample=asked.sample, group=asked.group, attempt=asked.attempt, kind=FailureKind.ENGINE, message="", engine="e"
+        sample=event.sample, group=event.group, attempt=event.attempt, kind=FailureKind.ENGINE, message="", engine="e"
     )
 
 
 async def _resume(folder: RunFolder, name: str, target: float | None, note: str, *, real: bool = False) -> Figure:
-    """One resumption, which is ended after the conductor's first decision. real: by the command, with all roles."""
+    """Resume until the conductor's first decision. real: with the command and all roles."""
     async with open_run_log(folder.path, RUN) as log:
         before = await log.position()
     module = ["slime_events.app.cli.main", "resume"] if real else ["benchmarks.resume_alone"]
@@ -176,7 +176,7 @@ async def _resume(folder: RunFolder, name: str, target: float | None, note: str,
         try:
             await asyncio.wait([deciding, asyncio.create_task(process.wait())], return_when=asyncio.FIRST_COMPLETED)
             if not deciding.done():
-                raise AssertionError(f"it ended before a decision: {output.read_text()[-2000:]}")
+                raise AssertionError(f"resume ended before a decision: {output.read_text()[-2000:]}")
             ready, decided = deciding.result()
         finally:
             await end_all(deciding)
@@ -187,12 +187,12 @@ async def _resume(folder: RunFolder, name: str, target: float | None, note: str,
             await process.wait()
             if (server := NatsServer.attach(folder.nats)) is not None:
                 await server.stop()
-    note += f", {ready:.1f} s of it until the conductor's process had joined"
+    note += f", {ready:.1f} s of it until the conductor had joined"
     return Figure(name=name, value=decided, unit="s", target=target, better=Better.LOWER, note=note)
 
 
 async def _first_decision(folder: RunFolder, before: int, begun: float) -> tuple[float, float]:
-    """Seconds until the conductor had joined, and until its first decision was in the log."""
+    """Return seconds until the conductor had joined, and until its first decision was in the log."""
     ready = 0.0
     async with asyncio.timeout(DEADLINE_S):
         while True:
@@ -214,7 +214,7 @@ async def _first_decision(folder: RunFolder, before: int, begun: float) -> tuple
 
 
 async def _first_activation(folder: RunFolder, steps: int) -> Figure:
-    """From an engine's first look at the log to weights.activated in it; loading is a scripted engine's, in no time."""
+    """Return seconds from a scripted engine's first read of the log to its weights.activated."""
     store = WeightStore(str(folder.weights))
     data = np.zeros(1024, np.float32)
     manifest = store.write(steps + 1, [("w", "F32", (1024,), memoryview(data).cast("B"))], parent=None)
@@ -255,7 +255,7 @@ async def _first_activation(folder: RunFolder, steps: int) -> Figure:
 
 
 def _commands(folder: RunFolder, steps: int, note: str) -> list[Figure]:
-    asked = {
+    commands = {
         "show --step": ["show", "--step", str(steps // 2)],
         "show --sample": ["show", "--sample", f"train-0-{steps * GROUPS // 2:07d}-s3"],
         "show --version": ["show", "--version", str(steps // 2)],
@@ -272,9 +272,9 @@ def _commands(folder: RunFolder, steps: int, note: str) -> list[Figure]:
             unit="s",
             target=targets.get(what),
             better=Better.LOWER,
-            note=f"{note}, started to read it",
+            note=f"{note}, with a server started to read it",
         )
-        for what, words in asked.items()
+        for what, words in commands.items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""`LongTail`: a scripted engine whose responses have log-normal lengths, p99 ten times the median, as reasoning has."""
+"""`LongTail`: a scripted engine with log-normal response lengths, p99 ten times the median, as in reasoning."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SIGMA = math.log(SPREAD) / NormalDist().inv_cdf(0.99)
 
 
 def length_of(seed: int, median: float, most: int) -> int:
-    """The length that a request's seed stands for, in tokens: the same on every engine and at every attempt."""
+    """Return the response length for a request's seed, in tokens: the same on every engine and in every attempt."""
     drawn = median * math.exp(SIGMA * NormalDist().inv_cdf(min(max(mixed(seed, 7), 1e-9), 1 - 1e-9)))
     return min(max(1, round(drawn)), most)
 
 
 class LongTail(ScriptedEngine):
-    """Ends each response at its own length, cut at what the request allows."""
+    """Ends each response at the length for its seed, or at the request's limit."""
 
     def __init__(self, script: Script, median: float) -> None:
         super().__init__(script)

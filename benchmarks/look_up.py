@@ -1,4 +1,4 @@
-"""How long `show` of one sample, group, step or version takes on a long live log, from process start to its end."""
+"""Measure `show` of a sample, group, step or version on a long live log, from process start to end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AT_MOST_S = 0.5
 
 
 def measure(events: int = EVENTS) -> list[Figure]:
-    """Seconds from the start of the process to its end, with the answer: the slowest of questions all over the run."""
+    """Return the slowest seconds of questions across the run, from the start of the process to its end."""
     return asyncio.run(_measure(max(QUESTIONS, events // PER_STEP)))
 
 
@@ -36,7 +36,7 @@ async def _measure(steps: int) -> list[Figure]:
             log = await JetStreamLog.open(server.url, RUN)
             await fill_log(log, steps)
             await log.close()
-            await asyncio.to_thread(_took, folder.path, "--help")  # compiles what the others import
+            await asyncio.to_thread(_took, folder.path, "--help")  # compiles the modules of the later processes
             await asyncio.to_thread(_took, folder.path, "--version", "0")
             took = {
                 what: max([await asyncio.to_thread(_took, folder.path, f"--{what}", *name) for name in names])
@@ -58,21 +58,21 @@ async def _measure(steps: int) -> list[Figure]:
 
 
 def _questions(steps: int) -> dict[str, list[tuple[str, ...]]]:
-    asked = [number * (steps - 1) // (QUESTIONS - 1) for number in range(QUESTIONS)]
-    groups = [f"train-0-{step * GROUPS:07d}" for step in asked]
+    chosen = [number * (steps - 1) // (QUESTIONS - 1) for number in range(QUESTIONS)]
+    groups = [f"train-0-{step * GROUPS:07d}" for step in chosen]
     return {
         "help": [()],
         "sample": [(f"{group}-s3",) for group in groups],
         "group": [(group,) for group in groups],
-        "step": [(str(step),) for step in asked],
-        "version": [(str(step + 1),) for step in asked],
+        "step": [(str(step),) for step in chosen],
+        "version": [(str(step + 1),) for step in chosen],
     }
 
 
 def _took(run: Path, *words: str) -> tuple[float, float]:
-    """Seconds of a process, and of CPU, which tells what it takes where others are at work beside it.
+    """Return the seconds of a process by the clock, and by CPU, which other processes on the machine do not affect.
 
-    Modules are compiled once, as where the package is installed, whatever PYTHONDONTWRITEBYTECODE says here.
+    Modules are compiled once, as in an installed package, even if PYTHONDONTWRITEBYTECODE is set.
     """
     compiled = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(run.parent / "compiled")}
     command = [sys.executable, "-m", "slime_events.app.cli.main", "show", str(run), *words]
@@ -85,6 +85,6 @@ def _took(run: Path, *words: str) -> tuple[float, float]:
 
 
 def _cpu() -> float:
-    """Of all children that have ended."""
+    """Return the CPU seconds of all children that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

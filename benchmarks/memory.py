@@ -1,4 +1,4 @@
-"""Resident memory of the demo: all processes of its run together, Ray's and the NATS server's included."""
+"""Measure the memory of all processes of a demo run, including those of Ray and the NATS server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from benchmarks.figure import Better, Figure
 
 
 def measure(steps: int = STEPS) -> list[Figure]:
-    """The most that was seen at one moment, as PSS: a page that processes share counts once."""
+    """Return the peak of the sum of PSS, in which a page that processes share counts once."""
     return [
         Figure(
             name="demo, memory of all processes",

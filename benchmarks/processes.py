@@ -1,4 +1,4 @@
-"""`Watch`: CPU seconds and memory of a process and all its descendants, by role, while it runs."""
+"""`Watch`: measure CPU seconds and memory of a process and its descendants, by role."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ ROLES = {
     "gcs_server": "ray",
     "ray": "ray",
 }
-"""Part of a command line: the role. The first that fits counts; what fits none belongs to its parent's role."""
+"""Roles by a part of the command line. The first match counts; a process without a match has its parent's role."""
 
 
 class Watch:
-    """`with Watch(pid) as watch:`. `cpu` holds (UTC ns, CPU seconds by role so far); `memory` the most bytes (PSS)."""
+    """Measures while inside `with Watch(pid) as watch:`."""
 
     def __init__(self, pid: int) -> None:
         self._root = psutil.Process(pid)
@@ -41,7 +41,9 @@ class Watch:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self.cpu: list[tuple[int, dict[str, float]]] = []
+        """Samples: UTC nanoseconds, and CPU seconds so far by role."""
         self.memory = 0
+        """Peak of the sum of PSS, in bytes."""
 
     def __enter__(self) -> Watch:
         self._thread.start()
@@ -56,7 +58,7 @@ class Watch:
     def _run(self) -> None:
         looked = 0.0
         while not self._stop.wait(CPU_EVERY_S):
-            with contextlib.suppress(psutil.NoSuchProcess):  # the root has ended: so does the caller's wait for it
+            with contextlib.suppress(psutil.NoSuchProcess):  # the root has ended
                 family = [self._root, *self._root.children(recursive=True)]
                 self._take_cpu(family)
                 if time.monotonic() - looked >= MEMORY_EVERY_S:
@@ -69,7 +71,7 @@ class Watch:
             with contextlib.suppress(psutil.Error):
                 role = roles.setdefault(process.pid, role_of(process, roles))
                 times = process.cpu_times()
-                # A process that ends keeps what it had used: sums never fall.
+                # Keeps the seconds of ended processes, so that sums never fall.
                 self._ended[process.pid, process.create_time()] = (role, times.user + times.system)
         totals: dict[str, float] = {}
         for role, seconds in self._ended.values():
@@ -77,7 +79,7 @@ class Watch:
         self.cpu.append((time.time_ns(), totals))
 
     def cpu_between(self, start: int, end: int) -> dict[str, float]:
-        """CPU seconds by role between two moments (UTC ns), straight lines drawn between samples."""
+        """Return CPU seconds by role between two moments (UTC ns), interpolated linearly."""
         first, last = self._at(start), self._at(end)
         return {role: seconds - first.get(role, 0.0) for role, seconds in last.items()}
 
@@ -93,14 +95,14 @@ class Watch:
 
 
 def role_of(process: psutil.Process, roles: dict[int, str]) -> str:
-    """By the command line, else the role of the parent. Parents come before their children in `roles`."""
+    """Return the role of a process by its command line, else its parent's role. roles: roles by process id."""
     line = " ".join(process.cmdline())
-    found = next((role for part, role in ROLES.items() if part in line), None)
-    return found or roles.get(process.ppid(), "other")
+    match = next((role for part, role in ROLES.items() if part in line), None)
+    return match or roles.get(process.ppid(), "other")
 
 
 def proportional_bytes(pid: int) -> int:
-    """PSS: resident bytes, each page divided by the number of processes that share it; 0 for a process that is gone."""
+    """Return the PSS in bytes: each resident page divided by its number of processes; 0 for an ended process."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

@@ -1,6 +1,6 @@
-"""What a prompt file of a million lines costs the conductor in memory: indexed, then drawn from in shuffled order.
+"""Measure the conductor's memory for a prompt file of a million lines, indexed and drawn from in shuffled order.
 
-Measured in a process of its own that has imported and drawn once before, so that only the file's size counts.
+A separate process measures, after it has imported and drawn once, so that only the file's size counts.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ DEADLINE_S = 300.0
 
 
 def measure(lines: int = LINES, takes: int = TAKES) -> list[Figure]:
-    """Growth of the resident memory, in megabytes, between a file of ten lines and one of `lines`."""
+    """Return the growth of the resident memory, in megabytes, from a file of ten lines to one of `lines`."""
     with tempfile.TemporaryDirectory() as name:
         small, large = Path(name) / "small.jsonl", Path(name) / "large.jsonl"
         write_prompts(small, 10)
         write_prompts(large, lines)
         command = [sys.executable, "-m", "benchmarks.prompts", str(small), str(large), str(takes)]
-        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE_S).stdout
-    found = json.loads(said)
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE_S).stdout
+    result = json.loads(output)
     return [
         Figure(
             name=f"prompt file of {lines:,} lines, memory",
-            value=found["bytes"] / 1e6,
+            value=result["bytes"] / 1e6,
             unit="MB",
             target=50.0,
             better=Better.LOWER,
-            note=f"indexed in {found['opened']:.1f} s, {takes} takes of {TAKEN} in {found['taken']:.1f} s",
+            note=f"indexed in {result['opened']:.1f} s, {takes} takes of {TAKEN} in {result['taken']:.1f} s",
         )
     ]
 
 
 def write_prompts(path: Path, lines: int) -> None:
-    """Questions of some 80 characters."""
+    """Write questions of about 80 characters."""
     with path.open("w", encoding="utf-8") as file:
         for i in range(lines):
             file.write(
@@ -53,7 +53,7 @@ def write_prompts(path: Path, lines: int) -> None:
 
 
 def main() -> None:
-    """In its own process: print bytes and seconds."""
+    """Measure in this process, and print bytes and seconds."""
     from slime_events.core.config.data import DataSettings
     from slime_events.loop.prompts.source import PromptSource
 

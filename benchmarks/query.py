@@ -1,4 +1,4 @@
-"""How soon SQL is answered over an archive of 10^6 events: the first time, and once its tables are kept."""
+"""Measure SQL over an archive of 10^6 events, for the first time and with cached tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AGAIN_S = 5.0
 
 
 def measure(events: int = EVENTS) -> list[Figure]:
-    """Seconds of each query, its answer included; making the archive and starting Python are not."""
+    """Return the seconds of each query with its answer, without making the archive and starting Python."""
     with tempfile.TemporaryDirectory() as temporary:
         fill_archive(f"{temporary}/archive", max(1, events // PER_STEP))
         with open_tables(f"{temporary}/archive/{RUN}", cache=Path(temporary, "tables")) as tables:
@@ -32,7 +32,7 @@ def measure(events: int = EVENTS) -> list[Figure]:
 
 def _both(tables: OpenTables, name: str, sql: str) -> list[Figure]:
     first, again = _seconds(tables, sql), _seconds(tables, sql)
-    note = "tables that were not kept yet are made"
+    note = "includes making the tables"
     return [
         Figure(name=f"query {name}, first", value=first, unit="s", better=Better.LOWER, note=note),
         Figure(name=f"query {name}, again", value=again, unit="s", target=AGAIN_S, better=Better.LOWER),

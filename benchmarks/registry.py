@@ -1,4 +1,4 @@
-"""All benchmarks by name: a module each, with one function `measure`, imported when it is asked for."""
+"""All benchmarks by name. Each is a module with a function `measure`, imported when it is used."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ NAMES = (
     "rescore",
     "trl",
 )
-"""In the order in which they run. From `step` on they share the runs of the demo that the first of them makes."""
+"""Benchmarks in the order in which they run. From `step` on they share runs of the demo."""
 
 LONG = ("recovery", "effective_time", "algorithms")
-"""Runs that are killed again and again, or a run for each algorithm: many minutes each, with `--long` or named."""
+"""Benchmarks that take many minutes, for `--long` or `--only`: runs with many kills, or a run for each algorithm."""
 MORE = "trl"
-"""Has more to measure with `--long`."""
+"""Benchmark that measures more with `--long`."""
 
 
 def chosen(only: Sequence[str] | None, *, long: bool) -> Sequence[str]:
-    """The names to measure, in order. only: those named, else all that `long` allows."""
+    """Return the names to measure in order. only: names from the command line; None for all that `long` allows."""
     return only or [name for name in NAMES if long or name not in LONG]
 
 

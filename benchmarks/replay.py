@@ -1,6 +1,4 @@
-"""How fast a finished run's log is folded: the demo's, from JetStream's position 0 on, proved to be complete. And how
-fast its decisions are made again, out of its archive.
-"""
+"""Measure the verified fold of the demo's log from position 0, and the replay of its decisions from the archive."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from slime_events.core.run.run_reader import open_run
 
 
 def measure(steps: int = STEPS) -> list[Figure]:
-    """Events a second, reading and decoding included."""
+    """Return events per second, including reading and decoding."""
     run = demo_run(0, steps)
     note = f"{run.summary['events']} events"
     decisions = asyncio.run(decisions_again(str(run.archive)))
@@ -26,11 +24,11 @@ def measure(steps: int = STEPS) -> list[Figure]:
 
 
 async def decisions_again(archive: str) -> float:
-    """Events a second; TrainerError where a decision is another one."""
+    """Return events per second. Raises TrainerError if a decision differs."""
     async with open_run(archive) as opened:
         begun = time.perf_counter()
         report = await replay(opened, recorded_prompts=True)
         seconds = time.perf_counter() - begun
     if not report.is_equal:
-        raise TrainerError(f"the run's decisions are not the same again: {report.differences[0]}")
+        raise TrainerError(f"a decision of the run differs: {report.differences[0]}")
     return report.events / seconds

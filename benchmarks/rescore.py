@@ -1,4 +1,4 @@
-"""How many rollouts a second are read from an archive, graded again by a rule and compared, on two cores."""
+"""Measure how many rollouts per second `rescore` reads from an archive, grades by a rule and compares."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RUN = "long"
 
 
 def measure(steps: int = STEPS) -> list[Figure]:
-    """Rollouts a second, the start of the grading processes included."""
+    """Return rollouts per second, including the start of the grading processes."""
     with tempfile.TemporaryDirectory() as folder:
         events = write_archive(Path(folder), steps)
         begun = time.perf_counter()
@@ -42,7 +42,7 @@ def measure(steps: int = STEPS) -> list[Figure]:
 
 
 def write_archive(folder: Path, steps: int) -> int:
-    """A made run as an archive; its events."""
+    """Write a generated run as an archive, and return its number of events."""
     settings = msgspec.to_builtins(
         TrainSettings(
             rollout=RolloutSettings(num_rollout=steps, rollout_batch_size=GROUPS, n_samples_per_prompt=SAMPLES),
@@ -52,8 +52,8 @@ def write_archive(folder: Path, steps: int) -> int:
     )
     writer, position = ArchiveWriter(str(folder), RUN), 0
     for position, event in enumerate(long_log(steps), 1):
-        said = RunStarted(settings=settings, code_version="") if isinstance(event, RunStarted) else event
-        envelope = enclose(RUN, said, at=position, producer="made")
+        stored = RunStarted(settings=settings, code_version="") if isinstance(event, RunStarted) else event
+        envelope = enclose(RUN, stored, at=position, producer="made")
         writer.add(Recorded(position, envelope.subject, envelope, encode(envelope)))
         if writer.pending_bytes >= SEGMENT_BYTES:
             writer.seal()

@@ -1,4 +1,4 @@
-"""How soon a conductor decides again on a log of 10^6 events, and how fast such a log is folded and audited."""
+"""Measure a resumed conductor's first decision on a log of 10^6 events, and the fold and audit of such a log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from actors.conductor import Conductor
 from benchmarks.figure import Better, Figure
@@ -42,7 +41,7 @@ DEADLINE_S = 600.0
 
 
 def measure(events: int = EVENTS) -> list[Figure]:
-    """On a real server, in this process: the start of a process and its imports are not in it."""
+    """Measure with a real server in this process, without the start of a process and its imports."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(_measure(Path(folder), max(1, events // PER_STEP)))
 
@@ -84,8 +83,8 @@ async def _measure(folder: Path, steps: int) -> list[Figure]:
             unit="s",
             target=3.0,
             better=Better.LOWER,
-            note=f"all of it said just before; the server reads the ids of {DUPLICATE_WINDOW_S} s back, and "
-            "makes its index anew, at its start",
+            note=f"all events appended just before; at its start the server reads the ids of {DUPLICATE_WINDOW_S} s, "
+            "and builds its index again",
         ),
         Figure(name="fold from position 1", value=count / fold, unit="events/s", target=50_000.0, note="with reading"),
         Figure(name="audit from position 1", value=count / audited, unit="events/s", note="with reading, all checks"),
@@ -93,7 +92,7 @@ async def _measure(folder: Path, steps: int) -> list[Figure]:
 
 
 async def _fill_and_kill(folder: Path, steps: int) -> float:
-    """Seconds from the start of a server, on the log that another was filled with and killed over, to its answer."""
+    """Fill a log, kill its server, and return the seconds from the start of the next server to its reply."""
     server = await NatsServer.start(folder)
     log = await JetStreamLog.open(server.url, RUN)
     await _fill(log, long_log(steps))
@@ -104,23 +103,23 @@ async def _fill_and_kill(folder: Path, steps: int) -> float:
     begun = time.perf_counter()
     async with await NatsServer.start(folder) as server:
         log = await JetStreamLog.open(server.url, RUN, create=False)
-        found = await log.position()
+        position = await log.position()
         seconds = time.perf_counter() - begun
         await log.close()
-    if found != count:
-        raise AssertionError(f"{count - found} acked events were lost")
+    if position != count:
+        raise AssertionError(f"{count - position} acked events were lost")
     return seconds
 
 
 async def _fill(log: JetStreamLog, events: Iterable[Event]) -> None:
-    """Append what is not there yet, as many in a call as it takes."""
-    said = iter(events)
-    while batch := list(islice(said, MAX_BATCH)):
+    """Append events in the largest batches."""
+    left = iter(events)
+    while batch := list(islice(left, MAX_BATCH)):
         await log.append([Append(enclose(RUN, event, at=time.time_ns(), producer="bench")) for event in batch])
 
 
 async def _fold(log: JetStreamLog, snapshots: Snapshots, *, snapshot_at: int) -> float:
-    """Seconds, with reading and decoding. Leaves a snapshot of one position."""
+    """Return the seconds of a fold, with reading and decoding. Writes a snapshot at one position."""
     state, before = RunState(run=RUN), ""
     begun, paused = time.perf_counter(), 0.0
     async for recorded in log.read():
@@ -134,7 +133,7 @@ async def _fold(log: JetStreamLog, snapshots: Snapshots, *, snapshot_at: int) ->
 
 
 async def _first_decision(log: JetStreamLog, steps: int, snapshots: Snapshots | None) -> float:
-    """Seconds from the start of a conductor until something new is in the log."""
+    """Return the seconds from the start of a conductor until the log has a new event."""
     end = await log.position()
     conductor = Conductor(
         Participant(log, "conductor"),
@@ -166,7 +165,7 @@ async def _audit(log: JetStreamLog, steps: int) -> float:
     report = await audit(log.read(), auditor)
     seconds = time.perf_counter() - begun
     if not report.clean:
-        raise AssertionError(f"the log was to be clean: {report.findings[0]}")
+        raise AssertionError(f"the generated log is not clean: {report.findings[0]}")
     return seconds
 
 
@@ -175,10 +174,10 @@ async def _as_it_is(event: Event) -> Event:
 
 
 class _NoTokenizer:
-    """For a feed without prompts."""
+    """Tokenizer of a feed without prompts."""
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         raise NotImplementedError
 
-    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> str:
+    def apply_chat_template(self, conversation: object, **kwargs: object) -> str:
         raise NotImplementedError

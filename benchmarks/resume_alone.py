@@ -1,7 +1,7 @@
-"""`python -m benchmarks.resume_alone <run folder>`: what `resume` does up to the first decision, without Ray.
+"""`python -m benchmarks.resume_alone <run folder>`: resume a run up to the first decision without Ray.
 
-The record is read, the server started, the resumption announced, and the conductor's actor runs in this process; no
-engine and no trainer is there. So it takes what the length of a log makes it take, and none of what Ray does.
+It starts the server, reads the record, announces the resumption, and runs the conductor in this process, without engine
+and trainer. So its time depends on the length of the log, and not on Ray.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage.open_log import keeping_server, open_run_log
 
 
 async def main(path: Path) -> None:
-    """Until it is killed."""
+    """Resume, and run the conductor until killed."""
     folder = RunFolder.find(path.parent, path.name)
     async with open_run_log(folder.path, folder.run) as log:
         record = await read_run_record(log)

@@ -1,4 +1,4 @@
-"""How much faster than the run itself its steps are trained again from its archive, every digest compared."""
+"""Measure how much faster `retrain` trains the steps of a run from its archive than the run did, with equal digests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEADLINE_S = 600.0
 
 
 def measure(steps: int = STEPS) -> list[Figure]:
-    """Seconds of the run over those of the command, both from start to end."""
+    """Return the seconds of the run over those of the command, both from start to end."""
     run = demo_run(0, steps)
     command = [sys.executable, "-m", "slime_events.app.cli.main", "retrain", str(run.archive), "--json"]
     begun = time.perf_counter()

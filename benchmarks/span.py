@@ -1,4 +1,4 @@
-"""What a trace span costs the code that records it: its export is another thread's, into a file here."""
+"""Measure the cost of a trace span for the code that records it. Another thread exports spans to a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLUSH_S = 60.0
 
 
 def measure(spans: int = 20_000) -> list[Figure]:
-    """Microseconds a span, in the median: a pause of the machine is in few of them."""
+    """Return the median microseconds per span. Pauses of the machine affect only a few spans."""
     with tempfile.TemporaryDirectory() as folder:
         telemetry = Telemetry.start("benchmark", "run", None, Path(folder) / "spans.jsonl", 1.0)
         trace = trace_id("run", "prompt")

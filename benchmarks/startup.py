@@ -1,4 +1,4 @@
-"""From the command to the first weights on an engine, and what that time is made of."""
+"""Measure the time from the command to the first weights on an engine, and its parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from benchmarks.figure import Better, Figure
 
 
 def measure(steps: int = STEPS) -> list[Figure]:
-    """`seconds_startup` of the run's summary. Its parts run side by side, so they do not add up to it."""
+    """Return `seconds_startup` of the run's summary. Its parts run in parallel, so they do not add up."""
     summary = demo_run(0, steps).summary
     parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in summary["startup"].items())
     return [
@@ -17,6 +17,6 @@ def measure(steps: int = STEPS) -> list[Figure]:
             unit="s",
             target=40.0,
             better=Better.LOWER,
-            note=f"side by side, s: {parts}",
+            note=f"in parallel, s: {parts}",
         )
     ]

@@ -1,4 +1,4 @@
-"""Seconds a step of the demo, synchronous and one version stale."""
+"""Measure the seconds of a step of the demo, at staleness 0 and 1."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.figure import Better, Figure
 
 
 def measure(steps: int = STEPS) -> list[Figure]:
-    """Medians over all steps but the first."""
+    """Return medians over all steps except the first."""
     runs = {staleness: demo_run(staleness, steps) for staleness in (0, 1)}
     return [
         Figure(

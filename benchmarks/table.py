@@ -10,7 +10,7 @@ HEAD = ("what", "figure", "unit", "target", "met", "load before, after", "cores"
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """One row's cells, in the order of HEAD."""
+    """Return a row's cells, in the order of HEAD."""
     figure = row.figure
     return (
         figure.name,
@@ -25,19 +25,19 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def number(value: float) -> str:
-    """Three figures that count, whole above a hundred."""
+    """Return a number with three significant digits, or as an integer from 100."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def target(figure: Figure) -> str:
-    """`>= 2,000`, or a dash."""
+    """Return a target as `>= 2,000`, or a dash."""
     if figure.target is None:
         return "-"
     return f"{'>=' if figure.better is Better.HIGHER else '<='} {number(figure.target)}"
 
 
 def text(rows: Sequence[Row]) -> str:
-    """Columns of spaces; the notes, which are long, last."""
+    """Return a table for a terminal. The long notes are the last column."""
     lines = [HEAD, *map(cells, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
     return "\n".join(
@@ -46,6 +46,6 @@ def text(rows: Sequence[Row]) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """For docs/benchmarks.md."""
+    """Return a table for docs/benchmarks.md."""
     lines = [HEAD, tuple("---" for _ in HEAD), *map(cells, rows)]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)

@@ -1,8 +1,8 @@
-"""A Megatron step of the demo's model against a plain transformers and AdamW step: tokens a second, the same samples.
+"""Compare a Megatron step of the demo's model with a plain transformers and AdamW step on the same samples.
 
-Both in one process and one thread, taking turns, with the whole batch's GRPO loss, gradient clipping and one optimizer
-step. The plain step pads the batch to its longest sample, as TRL does. Ours also packs, compares log-probs with the
-engine's, and takes its digest. Compared by CPU seconds, which the machine's other work does not change.
+Both run in one process and one thread by turns, with the whole batch's GRPO loss, gradient clipping and one optimizer
+step. The plain step pads the batch to its longest sample, as TRL does. Our step also packs samples, compares log-probs
+with the engine's, and computes the digest. CPU seconds are compared, which other work on the machine does not change.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from slime_events.core.train_batch import TrainBatch, TrainSample
 PROMPT = 13
 """Tokens of a question of the demo."""
 LENGTHS = (8, 32)
-"""Response tokens, uniform: what the demo has in the middle of its learning."""
+"""Range of response tokens, uniform, as in the middle of the demo."""
 
 
 def measure(steps: int = 12) -> list[Figure]:
-    """The median over `steps` after two for warming up."""
+    """Return the ratio of medians over `steps`, after two steps for warm-up."""
     import torch
 
     from actors.megatron.rank import TrainerRank
@@ -57,7 +57,7 @@ def measure(steps: int = 12) -> list[Figure]:
 
 
 def demo_batch(settings: TrainSettings, seed: int = 0) -> TrainBatch:
-    """Random samples in the demo's sizes; every group has both rewards, so that no sample can be left out."""
+    """Return random samples in the demo's sizes. Every group has both rewards, so that every sample is trained."""
     rng = np.random.default_rng(seed)
     size, groups = settings.rollout.n_samples_per_prompt, settings.rollout.rollout_batch_size
     raw = [float(index < 1 + group % (size - 1)) for group in range(groups) for index in range(size)]
@@ -109,7 +109,10 @@ def _plain_step(settings: TrainSettings, batch: TrainBatch) -> Callable[[], obje
 
 
 def _padded(batch: TrainBatch) -> tuple[Any, Any, Any, Any]:
-    """ids, attention [n, longest]; answers [n, longest - 1], 1 where a response token is predicted; rewards [n, 1]."""
+    """Return ids and attention [n, longest], answers [n, longest - 1] and rewards [n, 1].
+
+    answers: 1 at each position that predicts a response token.
+    """
     import torch
 
     n, longest = len(batch.samples), max(sample.total_length for sample in batch.samples)
@@ -124,7 +127,7 @@ def _padded(batch: TrainBatch) -> tuple[Any, Any, Any, Any]:
 
 
 def cpu_seconds(calls: list[Callable[[], object]], rounds: int) -> list[float]:
-    """Median CPU seconds of each call, taking turns."""
+    """Return the median CPU seconds of each call, by turns."""
     taken: list[list[float]] = [[] for _ in calls]
     for number in range(rounds + 2):
         for call, seconds in zip(calls, taken, strict=True):

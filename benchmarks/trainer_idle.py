@@ -1,6 +1,8 @@
-"""How long the trainer waits for rollouts of long-tailed lengths: a run at each staleness, every real shell over the
-in-memory log, with a scripted engine (`benchmarks.long_tail`) and a trainer that takes as long for a step as the
-engine for a response at p99. The share is read from the run's log alone, as `slime-events show RUN` does.
+"""Measure how long the trainer waits for rollouts of long-tailed lengths, in a run at each staleness.
+
+Each run uses all real shells over the in-memory log, a scripted engine (`benchmarks.long_tail`), and a trainer that
+takes as long for a step as the engine for a response at p99. The share comes from the run's log, as in
+`slime-events show RUN`.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ MEDIAN, MOST = 32, 640
 SECONDS_PER_TOKEN = 0.001
 TRAIN_S = MEDIAN * SPREAD * SECONDS_PER_TOKEN
 TARGET, TARGET_AT = 0.1, 2
-"""Share of the time that the trainer may wait, and the staleness that this is asked of."""
+"""Share of the time that the trainer may wait, and the staleness to which this target applies."""
 DEADLINE_S = 300.0
 
 
 def measure(steps: int = 30, train_s: float = TRAIN_S) -> list[Figure]:
-    """The share at staleness 0, 1 and 2."""
+    """Return the share at staleness 0, 1 and 2."""
     figures = []
     for staleness in range(TARGET_AT + 1):
         progress = _run(steps, staleness, train_s)

@@ -1,8 +1,8 @@
-"""A Megatron step with `--tree-packing` against the same step without: paths of sessions, and groups of a prompt.
+"""Compare a Megatron step with and without `--tree-packing`, on paths of sessions and on groups of a prompt.
 
-The demo's model, float32, in one process and thread, with and without taking turns, at a learning rate of 0: so every
-step is the same one, and its loss and gradient norm can be compared. Seconds are CPU seconds, which the machine's other
-work does not change.
+It uses the demo's model in float32, in one process and thread, with both steps by turns. The learning rate is 0, so
+every step is the same, and its loss and gradient norm can be compared. CPU seconds are compared, which other work on
+the machine does not change.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -22,15 +22,18 @@ from benchmarks.trainer import cpu_seconds
 from slime_events.app.demo.settings import demo_settings
 from slime_events.core.train_batch import TrainBatch, TrainSample
 
+if TYPE_CHECKING:
+    from actors.megatron.rank import TrainerRank
+
 PATH, SHARED, PROMPT, LEAVES = 400, 300, 60, 8
-"""Tokens of each path of a session, those that all of its paths share, those of its prompt; paths."""
+"""Tokens of each path of a session, tokens that all its paths share, tokens of its prompt; number of paths."""
 GROUP_PROMPT, RESPONSES = 100, (40, 120)
-"""Tokens of a prompt, and of the responses to it, uniform."""
+"""Tokens of a prompt, and the range of tokens of its responses, uniform."""
 CLOSE = 1e-5
 
 
 def measure(steps: int = 6) -> list[Figure]:
-    """The median over `steps` after two for warming up."""
+    """Return ratios of medians over `steps`, after two steps for warm-up."""
     import torch
 
     from actors.megatron.rank import TrainerRank
@@ -43,7 +46,7 @@ def measure(steps: int = 6) -> list[Figure]:
         ("sessions of 8 paths that share 75 %", sessions(4), 2.0),
         ("groups of 8 answers to one prompt", groups(8), 1.0),
     ):
-        chosen = replace(trainer, global_batch_size=len({one.rollout for one in batch.samples}))
+        chosen = replace(trainer, global_batch_size=len({sample.rollout for sample in batch.samples}))
         rank = TrainerRank(chosen, settings.algorithm, 0, 1, rendezvous_address())
         try:
             figures.append(_figure(name, rank, batch, steps, target))
@@ -52,7 +55,7 @@ def measure(steps: int = 6) -> list[Figure]:
     return figures
 
 
-def _figure(name: str, rank: Any, batch: TrainBatch, steps: int, target: float) -> Figure:
+def _figure(name: str, rank: TrainerRank, batch: TrainBatch, steps: int, target: float) -> Figure:
     last: dict[bool, dict[str, float]] = {}
 
     def step(*, on: bool) -> Callable[[], None]:
@@ -82,7 +85,7 @@ def _figure(name: str, rank: Any, batch: TrainBatch, steps: int, target: float) 
 
 
 def sessions(count: int) -> TrainBatch:
-    """Each token is trained on in one path: the first has what they share, the others what is theirs."""
+    """Return sessions whose tokens are each trained in one path: shared tokens in the first path, others in theirs."""
     rng = np.random.default_rng(0)
 
     def paths() -> Iterator[TrainSample]:
@@ -98,7 +101,7 @@ def sessions(count: int) -> TrainBatch:
 
 
 def groups(count: int) -> TrainBatch:
-    """Answers of different lengths to one prompt each."""
+    """Return groups of answers of different lengths to one prompt."""
     rng = np.random.default_rng(0)
 
     def answers() -> Iterator[TrainSample]:
@@ -113,7 +116,12 @@ def groups(count: int) -> TrainBatch:
 
 
 def _sample(
-    group: str, rollout: str, number: int, tokens: np.ndarray[Any, Any], mask: np.ndarray[Any, Any], rng: Any
+    group: str,
+    rollout: str,
+    number: int,
+    tokens: np.ndarray[Any, Any],
+    mask: np.ndarray[Any, Any],
+    rng: np.random.Generator,
 ) -> TrainSample:
     return TrainSample(
         sample=f"{group}-{number}",

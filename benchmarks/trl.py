@@ -1,8 +1,7 @@
-"""A step of the demo against a step of TRL's GRPOTrainer: the same questions, batch and settings, seconds a step.
+"""Compare a step of the demo with a step of TRL's GRPOTrainer on the same questions, batch and settings.
 
-TRL runs in one process, keeps nothing and says nothing (`trl_baseline.py`). Ours is everything: each fact durable on
-the log, a weight version a step, all processes on the same cores. The SmolLM2 comparison takes many minutes and runs
-only where `measure` is asked for it (`--long`).
+TRL runs in one process and stores nothing (`trl_baseline.py`). Our step is complete: durable events, a weight version
+per step, all processes on the same cores. The SmolLM2 comparison takes many minutes and runs only with `--long`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MISSING = "TRL is not installed: make install-benchmarks"
 
 
 def measure(steps: int = STEPS, *, long: bool = False) -> list[Figure]:
-    """Ours / TRL's at staleness 0 and 1; with `long`, TRL's / ours on SmolLM2-135M."""
+    """Return our time over TRL's at staleness 0 and 1; with `long`, also TRL's over ours on SmolLM2-135M."""
     theirs = baseline("demo", steps)
     figures = [_demo(theirs, staleness, steps) for staleness in (0, 1)]
     return [*figures, _smollm2()] if long else figures
@@ -30,7 +29,7 @@ def measure(steps: int = STEPS, *, long: bool = False) -> list[Figure]:
 
 def _demo(theirs: dict[str, Any] | None, staleness: int, steps: int) -> Figure:
     name, better = f"demo step / TRL step, staleness {staleness}", Better.LOWER
-    target = 1.0 if staleness else None  # what may overlap is compared
+    target = 1.0 if staleness else None  # the target applies to overlapping work
     if theirs is None:
         return Figure(name=name, value=None, unit="x", target=target, better=better, note=MISSING)
     run, seconds = demo_run(staleness, steps), theirs["seconds_per_step"]
@@ -50,7 +49,7 @@ def _smollm2() -> Figure:
 
 
 def baseline(model: str, steps: int) -> dict[str, Any] | None:
-    """What `benchmarks.trl_baseline` prints; None where TRL is not installed."""
+    """Run `benchmarks.trl_baseline` and return its output; None if TRL is not installed."""
     if importlib.util.find_spec("trl") is None:
         return None
     command = [sys.executable, "-m", "benchmarks.trl_baseline", "--model", model, "--steps", str(steps)]
@@ -58,5 +57,5 @@ def baseline(model: str, steps: int) -> dict[str, Any] | None:
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, timeout=DEADLINE_S, env=environment
     )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result

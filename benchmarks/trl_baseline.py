@@ -1,11 +1,11 @@
-"""TRL's GRPOTrainer with the demo's batch and settings, in one process: the baseline of a step's seconds.
+"""Measure TRL's GRPOTrainer with the demo's batch and settings, in one process, as the baseline of a step's seconds.
 
     make install-benchmarks
     python -m benchmarks.trl_baseline [--model demo|smollm2-135m] [--steps 60] [--threads 1] [--checkpoint FOLDER]
 
-Prints one JSON object. Generation is transformers' (TRL's own without vLLM), everything is float32 on the CPU,
-nothing is kept: no log, no weight versions, no second process. The first two steps are left out of the median. Answers
-grow while the demo learns, and with them a step's seconds: compare runs of equally many steps.
+Prints one JSON object. Generation uses transformers (TRL's default without vLLM), in float32 on the CPU. It stores
+nothing: no log, no weight versions, no second process. The median excludes the first two steps. Answers and so steps
+get longer while the demo learns: compare runs with the same number of steps.
 """
 
 from __future__ import annotations
@@ -21,20 +21,26 @@ import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-SKIPPED = 2  # steps that pay for warming up
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from trl import GRPOConfig
+
+    from slime_events.core.config.settings import TrainSettings
+
+SKIPPED = 2  # steps for warm-up
 
 
 def reward(completions: list[list[dict[str, str]]], label: list[str], **_: object) -> list[float]:
-    """1 for the last word of an answer that is the label, else 0. Both demos' questions have one-word answers."""
+    """Return 1 for each answer whose last word is the label, else 0. Both demos' questions have one-word answers."""
     texts = (turns[0]["content"] for turns in completions)
-    words = (text.rpartition("</think>")[2].split() for text in texts)
-    return [float(bool(said) and said[-1] == right) for said, right in zip(words, label, strict=True)]
+    answers = (text.rpartition("</think>")[2].split() for text in texts)
+    return [float(bool(words) and words[-1] == right) for words, right in zip(answers, label, strict=True)]
 
 
-def prepared(model: str, folder: Path, checkpoint: Path | None) -> Any:
-    """The settings of a demo by name, with its files written to `folder` (SmolLM2 itself to `checkpoint`)."""
+def prepared(model: str, folder: Path, checkpoint: Path | None) -> TrainSettings:
+    """Write the files of a demo to `folder` (SmolLM2 itself to `checkpoint`), and return its settings."""
     from slime_events.app.demo.settings import prepare_demo, prepare_smollm2
 
     if model == "demo":
@@ -42,8 +48,8 @@ def prepared(model: str, folder: Path, checkpoint: Path | None) -> Any:
     return prepare_smollm2(folder, checkpoint or folder / "smollm2-135m")
 
 
-def trl_config(settings: Any, steps: int, out: Path) -> Any:
-    """Our settings in TRL's names. One pass over the whole batch, one optimizer step, no KL, no reference model."""
+def trl_config(settings: TrainSettings, steps: int, out: Path) -> GRPOConfig:
+    """Return our settings in TRL's names: one optimizer step on the whole batch, no KL, no reference model."""
     from trl import GRPOConfig
 
     rollout, trainer, algorithm = settings.rollout, settings.trainer, settings.algorithm
@@ -77,17 +83,17 @@ def trl_config(settings: Any, steps: int, out: Path) -> Any:
     )
 
 
-def questions(settings: Any) -> Any:
-    """The demo's training file as TRL wants it: `prompt` (messages) and `label`."""
+def questions(settings: TrainSettings) -> Dataset:
+    """Return the demo's training file in TRL's format: `prompt` (messages) and `label`."""
     from datasets import Dataset
 
-    with open(settings.data.prompt_data, encoding="utf-8") as file:
+    with open(settings.data.prompt_data or "", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     return Dataset.from_list([{"prompt": row["messages"], "label": row["label"]} for row in rows])
 
 
-def timed_steps(settings: Any, steps: int, out: Path) -> tuple[list[float], list[float]]:
-    """Train; returns the seconds and the mean reward of every step."""
+def timed_steps(settings: TrainSettings, steps: int, out: Path) -> tuple[list[float], list[float]]:
+    """Train, and return the seconds and the mean reward of every step."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOTrainer
@@ -102,13 +108,10 @@ def timed_steps(settings: Any, steps: int, out: Path) -> tuple[list[float], list
         def on_step_end(self, *_: object, **__: object) -> None:
             seconds.append(time.perf_counter() - self.began)
 
-    def recorded(*given: Any, **named: Any) -> list[float]:
-        values = reward(*given, **named)
+    def graded(prompts: object, completions: list[list[dict[str, str]]], label: list[str], **_: object) -> list[float]:
+        values = reward(completions, label)
         rewards.append(sum(values) / len(values))
         return values
-
-    def graded(prompts: Any, completions: Any, label: list[str], **_: object) -> list[float]:
-        return recorded(completions, label)
 
     checkpoint = settings.trainer.hf_checkpoint
     GRPOTrainer(
@@ -128,15 +131,13 @@ def main() -> None:
     parser.add_argument("--model", choices=("demo", "smollm2-135m"), default="demo")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--checkpoint", type=Path, help="folder that keeps the converted SmolLM2; default: none is kept"
-    )
+    parser.add_argument("--checkpoint", type=Path, help="folder for the converted SmolLM2 [a temporary folder]")
     options = parser.parse_args()
     import torch
 
     torch.set_num_threads(options.threads)
     load_before = os.getloadavg()[0]
-    # What libraries print must not get between our one JSON object and its reader.
+    # Standard output must contain only our JSON object.
     with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         settings = prepared(options.model, folder, options.checkpoint)

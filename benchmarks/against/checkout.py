@@ -1,4 +1,4 @@
-"""`checkout_of`: another commit of this repository in a folder of its own, for as long as it is needed."""
+"""`checkout_of`: another commit of this repository in a temporary folder."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 from schemas.errors import ConfigError
 
 HERE = Path(__file__).resolve().parents[2]
-"""This checkout, with what is not committed."""
+"""This checkout, with uncommitted changes."""
 
 
 @contextmanager
 def checkout_of(revision: str) -> Iterator[Path]:
-    """A worktree of the commit, removed afterwards. Raises ConfigError where there is no such commit."""
+    """Create a worktree of the commit, and remove it afterwards. Raises ConfigError if there is no such commit."""
     with tempfile.TemporaryDirectory(prefix="slime-events-against-") as temporary:
         folder = Path(temporary, "checkout")
-        made = _git("worktree", "add", "--detach", "--force", str(folder), revision)
-        if made.returncode:
-            raise ConfigError(f"no commit {revision!r} to compare with: {made.stderr.strip()}")
+        added = _git("worktree", "add", "--detach", "--force", str(folder), revision)
+        if added.returncode:
+            raise ConfigError(f"there is no commit {revision!r} to compare with: {added.stderr.strip()}")
         try:
             yield folder
         finally:

@@ -1,8 +1,8 @@
-"""One turn of one benchmark in one checkout: `child.py NAME FOLDER`, with the checkout as PYTHONPATH.
+"""Run one turn of a benchmark in a checkout: `child.py NAME FOLDER`, with the checkout as PYTHONPATH.
 
-It is run as a file, by a Python that takes all other modules from the checkout, and uses what the checkouts have in
-common: their own `benchmarks` make the data, and a name that was moved has all its places here. The last line that it
-prints is JSON: for each figure the seconds of CPU and of the clock, for each unit of work.
+It runs as a file, in a Python that imports all other modules from the checkout, and uses only names that all checkouts
+have: each checkout's `benchmarks` make the data, and `MOVED` has all places of moved names. The last line of its output
+is JSON: for each figure the seconds of CPU and of the clock per unit of work.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 Seconds = tuple[float, float]
-"""Of CPU, children that have ended included, and of the clock."""
+"""CPU seconds, including those of ended children, and seconds of the clock."""
 
 RESCORE_STEPS, TABLE_STEPS, FOLD_STEPS, SIMULATED_STEPS, DEMO_STEPS = 400, 300, 250, 15, 12
 FOLDS = 3
-"""Of one log: the fastest counts."""
+"""Number of folds of one log: the fastest counts."""
 RUN = "long"
 
 MOVED = {
@@ -42,11 +42,11 @@ MOVED = {
     "fold": ("tests.state.whole_log", "slime_events.state.fold"),
     "Script": ("tests.scripted_engine", "serve_apps.engine.scripted_engine"),
 }
-"""The modules that a name has stood in, the newest first."""
+"""Modules that define or defined a name, the newest first."""
 
 
 def named(name: str) -> Any:
-    """What has this name, wherever the checkout has it."""
+    """Import a name from its module in this checkout."""
     for module in MOVED[name]:
         try:
             return getattr(importlib.import_module(module), name)
@@ -56,40 +56,40 @@ def named(name: str) -> Any:
 
 
 def used() -> Seconds:
-    """So far."""
+    """Return the seconds of this process so far."""
     own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime, time.perf_counter()
 
 
 def since(before: Seconds, units: int = 1) -> Seconds:
-    """For each unit of work that was done since then."""
+    """Return the seconds since `before` per unit of work."""
     cpu, clock = used()
     return (cpu - before[0]) / units, (clock - before[1]) / units
 
 
 def rescore(folder: Path) -> dict[str, Seconds]:
-    """Graded again by a rule, of one rollout; imports and the start of the grading processes included.
+    """Measure grading by a rule, per rollout, including imports and the start of the grading processes.
 
-    One checkout imports at once what another one imports when it is needed.
+    Imports are included because checkouts import at different times.
     """
     if not (folder / RUN).exists():
         writes = "import sys; from pathlib import Path; from benchmarks.rescore import write_archive as write; "
         call = f"{writes}write(Path(sys.argv[1]), {RESCORE_STEPS})"
         if code := subprocess.run([sys.executable, "-P", "-c", call, str(folder)], check=False).returncode:
-            sys.exit(code)  # it has said why
+            sys.exit(code)  # the child has printed the reason
     before = used()
     open_run, make_change, again = named("open_run"), named("make_change"), named("rescore")
 
-    async def all_of_it() -> Any:
+    async def rescore_all() -> Any:
         async with open_run(f"{folder}/{RUN}") as opened:
             return await again(opened, make_change(opened.settings))
 
-    report = asyncio.run(all_of_it())
+    report = asyncio.run(rescore_all())
     return {"rescore, a rollout": since(before, report.samples.graded)}
 
 
 def tables(folder: Path) -> dict[str, Seconds]:
-    """The first query over samples, which makes their tables of an archive; of one event."""
+    """Measure the first query over samples of an archive, which makes their tables, per event."""
     _filled(folder)
     query, open_tables = importlib.import_module("benchmarks.query").SAMPLES, named("open_tables")
     with open_tables(f"{folder}/{RUN}", cache=folder / f"tables-{os.getpid()}") as opened:
@@ -99,14 +99,14 @@ def tables(folder: Path) -> dict[str, Seconds]:
 
 
 def archive(folder: Path) -> dict[str, Seconds]:
-    """The fold of an archive; of one event."""
+    """Measure the fold of an archive, per event."""
     _filled(folder)
     log = named("ArchivedLog")(named("ArchiveReader")(str(folder), RUN), RUN)
     return {"fold of an archive, an event": asyncio.run(_fastest(lambda: named("fold")(log), _events(folder)))}
 
 
 def fold(folder: Path) -> dict[str, Seconds]:
-    """The fold of a log on a server, whose CPU does not count; of one event."""
+    """Measure the fold of a log on a server, per event, without the server's CPU."""
     fill_log = importlib.import_module("benchmarks.kept_log").fill_log
 
     async def live() -> Seconds:
@@ -122,10 +122,10 @@ def fold(folder: Path) -> dict[str, Seconds]:
 
 
 def control(folder: Path) -> dict[str, Seconds]:
-    """The control plane of a step: every role as a task over one log in memory, with an engine that only makes numbers.
+    """Measure the control plane of a step: every role as a task over one log in memory, with a scripted engine.
 
-    The grader is given no tokens, as in a run whose graders see texts. The faster of three runs counts: the first one
-    imports what is needed late. What they find is not looked through for garbage, as in the process of a role.
+    The grader gets no tokens, as in a run whose graders use texts. The fastest of three runs counts: the first run
+    imports late modules. Earlier objects are frozen for the garbage collector, as in the process of a role.
     """
     simulation, script = importlib.import_module("tests.simulation.simulation"), named("Script")
     grader = importlib.import_module("actors.grader").Grader
@@ -152,10 +152,10 @@ def control(folder: Path) -> dict[str, Seconds]:
 
 
 def step(folder: Path) -> dict[str, Seconds]:
-    """A step of the demo at staleness 0, and what lies between its parts: real processes, so the clock decides.
+    """Measure a step of the demo at staleness 0, and the time between its parts, with real processes and by the clock.
 
-    `benchmarks.control_plane` is no measure of two checkouts: in newer ones the time in which an engine checks the
-    files of new weights counts to it.
+    `benchmarks.control_plane` cannot compare checkouts: in newer ones it includes the time in which an engine checks
+    the files of new weights.
     """
     run = importlib.import_module("benchmarks.demo_run").demo_run(0, DEMO_STEPS)
     roles = importlib.import_module("benchmarks.control_plane").CONTROL_ROLES
@@ -167,23 +167,23 @@ def step(folder: Path) -> dict[str, Seconds]:
 
 
 async def _spans(log: Any) -> dict[str, float]:
-    """Medians, in seconds, of what lies between the parts of a step."""
-    at, found = dict[str, int](), defaultdict[str, list[float]](list)
+    """Return the median seconds between the parts of a step."""
+    at, spans = dict[str, int](), defaultdict[str, list[float]](list)
     async for recorded in log.read():
         envelope = recorded.envelope
         kind, now = envelope.type, envelope.at
         if kind == "step.committed" and "batch.sealed" in at:
             begun = now - round(sum(envelope.event.seconds.values()) * 1e9)
-            found["demo: last reward to batch"].append((at["batch.sealed"] - at["reward.assigned"]) / 1e9)
-            found["demo: batch to its training"].append((begun - at["batch.sealed"]) / 1e9)
+            spans["demo: last reward to batch"].append((at["batch.sealed"] - at["reward.assigned"]) / 1e9)
+            spans["demo: batch to its training"].append((begun - at["batch.sealed"]) / 1e9)
         if kind == "weights.activated" and "step.committed" in at:
-            found["demo: step to its weights in an engine"].append((now - at["step.committed"]) / 1e9)
+            spans["demo: step to its weights in an engine"].append((now - at["step.committed"]) / 1e9)
         at[kind] = now
-    return {span: statistics.median(seconds) for span, seconds in found.items()}
+    return {span: statistics.median(seconds) for span, seconds in spans.items()}
 
 
 TURNS: dict[str, Callable[[Path], dict[str, Seconds]]] = {
-    one.__name__: one for one in (rescore, tables, archive, fold, control, step)
+    turn.__name__: turn for turn in (rescore, tables, archive, fold, control, step)
 }
 
 
@@ -206,7 +206,7 @@ async def _fastest(call: Callable[[], Awaitable[object]], units: int) -> Seconds
 
 
 def least(taken: Iterable[Seconds]) -> Seconds:
-    """Of CPU, and of the clock."""
+    """Return the least CPU seconds and the least seconds of the clock."""
     cpu, clock = zip(*taken, strict=True)
     return min(cpu), min(clock)
 

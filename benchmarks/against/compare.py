@@ -1,7 +1,7 @@
-"""`compare`: the same short benchmarks in two checkouts, taking turns, and the table of both.
+"""`compare`: run the same short benchmarks in two checkouts by turns, and print a table of both.
 
-Other work on a machine makes seconds longer and never shorter, so the least of several turns counts, and of what one
-process computes its CPU. Only a step of the demo, whose processes wait for each other, is judged by the clock.
+Other work on a machine only increases times, so the least of several turns counts, and for a single process its CPU
+time. Only a step of the demo, whose processes wait for each other, is compared by the clock.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from benchmarks.against import child
 from benchmarks.against.checkout import HERE, checkout_of
 from benchmarks.against.child import least
 from benchmarks.figure import load
+from schemas.doc import doc
 
 NAMES = tuple(child.TURNS)
 BY_CLOCK = ("step",)
@@ -27,35 +28,35 @@ TURN_S = 900.0
 
 
 class Compared(NamedTuple):
-    """One figure of both checkouts: the least seconds of CPU and of the clock. by_clock: which of them counts."""
+    """A figure of both checkouts: the least seconds of CPU and of the clock."""
 
     figure: str
     before: child.Seconds
     here: child.Seconds
-    by_clock: bool
+    by_clock: Annotated[bool, doc("Whether the clock counts, not the CPU")]
 
     @property
     def ratio(self) -> float:
-        """How many times as fast it is here."""
+        """Speed of this checkout over that of the other."""
         return self.before[self.by_clock] / max(self.here[self.by_clock], 1e-12)
 
 
 class Turn(NamedTuple):
-    """What a child process printed. failure: its last words, where it ended otherwise."""
+    """Output of a child process."""
 
     figures: dict[str, child.Seconds]
-    failure: str = ""
+    failure: Annotated[str, doc("Last line of its errors, if it failed")] = ""
 
 
 def compare(revision: str, names: Sequence[str], turns: int, tolerance: float) -> int:
-    """Measure, print, and return 1 where anything is slower than the tolerance, or could not be measured here."""
+    """Measure and print; return 1 if a figure is slower than the tolerance, or if a turn failed."""
     before = load()
-    signal.signal(signal.SIGTERM, _end)  # else the checkout would stay
+    signal.signal(signal.SIGTERM, _end)  # so that the checkout is removed
     with checkout_of(revision) as other, tempfile.TemporaryDirectory(prefix="slime-events-figures-") as data:
         rows, failures = list[Compared](), list[str]()
         for name in names:
-            found, failed = _measure(name, other, Path(data), turns)
-            rows += found
+            measured, failed = _measure(name, other, Path(data), turns)
+            rows += measured
             failures += failed
     for line in table(rows, revision, tolerance):
         print(line)
@@ -70,7 +71,7 @@ def _end(number: int, frame: object) -> None:
 
 
 def order(turns: int) -> Iterator[bool]:
-    """Whose turn it is: the other's (True), ours, ours, the other's, and so on, so that a drift hits both alike."""
+    """Yield whose turn it is: the other's (True), ours, ours, the other's, ..., so that a drift affects both."""
     for turn in range(turns):
         yield from (True, False) if turn % 2 == 0 else (False, True)
 
@@ -85,23 +86,23 @@ def _measure(name: str, other: Path, data: Path, turns: int) -> tuple[list[Compa
             return [], [f"{name}: {side} failed: {turn.failure}"]
         taken[is_other].append(turn.figures)
     return [
-        Compared(figure, *(least(one[figure] for one in taken[side]) for side in (True, False)), name in BY_CLOCK)
+        Compared(figure, *(least(turn[figure] for turn in taken[side]) for side in (True, False)), name in BY_CLOCK)
         for figure in taken[False][0]
     ], []  # fmt: skip
 
 
 def run_turn(name: str, checkout: Path, data: Path) -> Turn:
-    """One turn in a process of its own, whose modules come from the checkout."""
+    """Run a turn in a process whose modules come from the checkout."""
     data.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else every turn compiles all of the code
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise every turn compiles all code
     command = [sys.executable, "-P", child.__file__, name, str(data)]
     try:
         ended = subprocess.run(
             command, cwd=checkout, env=environment, capture_output=True, text=True, check=False, timeout=TURN_S
         )
     except subprocess.TimeoutExpired:
-        return Turn({}, f"it took more than {TURN_S:.0f} s")
+        return Turn({}, f"the turn took more than {TURN_S:.0f} s")
     if ended.returncode:
         return Turn({}, (ended.stderr.strip() or f"exit code {ended.returncode}").splitlines()[-1])
     figures = json.loads(ended.stdout.splitlines()[-1])
@@ -109,7 +110,7 @@ def run_turn(name: str, checkout: Path, data: Path) -> Turn:
 
 
 def table(rows: Sequence[Compared], revision: str, tolerance: float) -> list[str]:
-    """Columns of spaces: CPU and clock of both, and how many times as fast it is here."""
+    """Return a table with CPU and clock of both checkouts, and the ratio."""
     head: tuple[str, ...] = ("figure", f"{revision}: CPU", "clock", "here: CPU", "clock", "ratio", "")
     lines = [head]
     for row in rows:
@@ -121,7 +122,7 @@ def table(rows: Sequence[Compared], revision: str, tolerance: float) -> list[str
 
 
 def duration(seconds: float) -> str:
-    """Three figures that count: `1.23 s`, `45.6 ms`, `7.89 us`."""
+    """Return a duration with three significant digits: `1.23 s`, `45.6 ms`, `7.89 us`."""
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"

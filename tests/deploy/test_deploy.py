@@ -94,9 +94,9 @@ SPEC, CONTAINER = ("spec",), ("spec", "containers", "0")
         ((*CONTAINER, "securityContext", "readOnlyRootFilesystem"), "readOnlyRootFilesystem is not True"),
         ((*CONTAINER, "securityContext", "allowPrivilegeEscalation"), "allowPrivilegeEscalation is not False"),
         ((*CONTAINER, "securityContext", "capabilities"), "capabilities.drop is not ['ALL']"),
-        ((*CONTAINER, "resources", "limits"), "no limits of its resources"),
-        ((*CONTAINER, "volumeMounts"), "/tmp cannot be written"),
-        (("metadata", "labels"), "no NetworkPolicy is for its labels"),
+        ((*CONTAINER, "resources", "limits"), "no resource limits"),
+        ((*CONTAINER, "volumeMounts"), "/tmp is not writable"),
+        (("metadata", "labels"), "no NetworkPolicy selects its labels"),
     ],
 )
 def test_a_pod_that_is_open_is_found(path: tuple[str, ...], said: str) -> None:
@@ -135,15 +135,15 @@ def test_services_are_on_loopback_with_paths_of_here(tmp_path: Path) -> None:
     for name in compose["services"]:
         services.prepare(name)
         words, variables, _ = services.command(name) if name != "grafana" else ([], {}, None)
-        given = tmp_path / "given" / name
-        files = [path for path in given.rglob("*") if path.is_file() and (path.suffix != ".sh" or str(path) in words)]
+        folder = tmp_path / "files" / name
+        files = [path for path in folder.rglob("*") if path.is_file() and (path.suffix != ".sh" or str(path) in words)]
         told = [*words[1:], *variables.values(), *(path.read_text() for path in files)]
         code = [line for text in told for line in text.splitlines() if not line.lstrip().startswith("#")]
         assert [line for line in code if outside.search(line)] == [], name
     words, variables, _ = services.command("gateway")
     assert f"--listen={services.addresses['gateway']}:8500" in words
     assert variables["AWS_ENDPOINT_URL"] == f"http://{services.addresses['s3']}:8333"
-    routes = (tmp_path / "given" / "nats-1" / "etc" / "nats" / "nats.conf").read_text()
+    routes = (tmp_path / "files" / "nats-1" / "etc" / "nats" / "nats.conf").read_text()
     assert all(f"nats-route://{services.addresses[name]}:6222" in routes for name in ("nats-1", "nats-2", "nats-3"))
 
 

@@ -214,7 +214,7 @@ async def test_what_cannot_be_asked_for_is_said_before_anything_is_there(parent:
                 {"drop": "SELECT sample FROM samples WHERE step = 1", "version": 2},
                 "Begin with version 1 or an earlier one",
             ),
-            ({"drop": "SELECT sample FROM samples WHERE step = 99"}, "--drop gives no sample"),
+            ({"drop": "SELECT sample FROM samples WHERE step = 99"}, "--drop selects no sample"),
             ({"changes": str(tmp_path / "none")}, "cannot be read"),
         ):
             with pytest.raises(InvalidValue, match=wrong):

@@ -104,7 +104,7 @@ def test_a_restored_run_goes_on_to_the_same_weights(
     assert restore(["gone", url, "--runs-dir", str(runs)]) == 0
     said = capsys.readouterr().out
     assert f"next: slime-events resume gone --runs-dir {runs}" in said
-    assert ("weight versions are not in an archive" in said) == (lost == "everything")
+    assert ("an archive holds no weight versions" in said) == (lost == "everything")
     with cheap_parts(Parts()):
         assert resume(["gone", "--runs-dir", str(runs), "--plain"]) == 0
     check(runs / "gone", digest)
