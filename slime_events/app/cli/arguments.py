@@ -25,10 +25,9 @@ class Command:
 
 @functools.cache
 def tree(chosen: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of one command.
+    """Return the parser of one command. chosen: None declares all commands, "" their summaries alone.
 
-    chosen: the command; None declares all commands with their arguments, "" all commands with their summaries alone.
-    To declare every command takes a tenth of the time that a command needs to look up one record.
+    To declare all takes a tenth of the time of a command that looks up one record.
     """
     width = max(100, shutil.get_terminal_size().columns - 2)  # a command and its summary on one line
     root = argparse.ArgumentParser(
@@ -55,10 +54,7 @@ def tree(chosen: str | None = None) -> argparse.ArgumentParser:
 
 
 def module_of(name: str) -> str:
-    """Return the name of a command's module, which is imported when the command is chosen.
-
-    Its `run`, a function or a coroutine, takes the arguments, prints the answer and returns the exit code.
-    """
+    """Return the name of a command's module. Its `run`, a function or a coroutine, returns the exit code."""
     command = "learn" if name == RETRAIN_BRANCH else name
     return f"slime_events.app.cli.commands.{command.replace('-', '_')}"
 
@@ -111,9 +107,7 @@ def _branch(parser: CommandParser) -> None:
     parser.description = """\
 Start a new run that continues from weight version VERSION of RUN. RUN may be running, finished, or an archive alone
 (<--archive-url>/<name>). The new run shares RUN's log up to VERSION; nothing is copied."""
-    parser.epilog = """\
-The new run has RUN's settings, except for the flags given here. --num-rollout counts the steps of RUN up to VERSION
-too."""
+    parser.epilog = "Settings without a flag here are RUN's. --num-rollout counts the steps of RUN up to VERSION too."
     parser.add_run(beside=True)
     option(parser, "--from VERSION", "weight version to begin with", weight_version, dest="version")
     option(parser, "--run NAME", "name of the new run", dest="name")
@@ -183,9 +177,8 @@ sample. Follows branches into their parent runs. RUN may be running, finished, o
     option(what, "--group G", "lineage of one prompt and its samples")
     option(what, "--source FILE[:LINE]", "lineage of a prompt file, of one line of it, or of inbox[:KEY]")
     option(parser, "--depth N", "steps back from a version or step, 0 for all [1]", int, 1)
-    parser.add_argument(
-        "--format", choices=("text", "json", "svg", "html"), help="output format [the suffix of --out, or text]"
-    )
+    formats = ("text", "json", "svg", "html")
+    parser.add_argument("--format", choices=formats, help="output format [the suffix of --out, or text]")
     option(parser, "--out FILE", "write the output to this file", Path)
 
 
@@ -335,14 +328,9 @@ def _gateway(parser: CommandParser) -> None:
 Serve HTTP for producers: they send prompts and read the results. Each source of prompts has its own token."""
     option(parser, "--listen HOST:PORT", "address to listen on [127.0.0.1:8500]", default="127.0.0.1:8500")
     option(parser, "--issue NAME", "only print a new token for a source; its earlier token stops working")
-    option(
-        parser,
-        "--may WHAT",
-        "with --issue: what the token allows [as the earlier token, or everything]: prompts, trajectories, rewards, "
-        "sessions or tinker (repeatable)",
-        default=[],
-        action="append",
-    )
+    may = "with --issue: what the token allows [as the earlier token, or everything]: "
+    may += "prompts, trajectories, rewards, sessions or tinker (repeatable)"
+    option(parser, "--may WHAT", may, default=[], action="append")
     option(parser, "--per-minute N", "with --issue: requests per minute of the source [as before, or no limit]", int)
     option(parser, "--revoke NAME", "only revoke the token of a source")
     switch(parser, "--sources", "only list the sources that have a token")
