@@ -10,7 +10,7 @@ from schemas.errors import ConfigError
 from schemas.text import raised_text
 
 WAIT_S = 30
-"""Seconds that one request waits for a rollout."""
+"""Seconds that a request waits for a rollout."""
 AGAIN_S = 1.0
 ANSWER_S = 120.0
 GONE = (404, 409, 410)

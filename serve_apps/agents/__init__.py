@@ -1,1 +1,1 @@
-"""Agents that know only a base URL: their sessions become rollouts, their requests turns of them."""
+"""Agents that know only a base URL: a session becomes a rollout, and each request becomes a turn."""

@@ -116,7 +116,7 @@ def identity(message: Message) -> tuple[object, ...]:
 
 
 def content_of(message: Message) -> object:
-    """Return the content; a list of text parts becomes one text, a list with other parts is returned as it is."""
+    """Return the content. A list of text parts becomes a single text; a list with other parts stays a list."""
     content = message.get("content")
     if content is None:
         return ""
@@ -142,9 +142,9 @@ def arguments_of(function: Message) -> object:
 
 
 def by_messages(forest: Forest, chain: Chain) -> tuple[PriorTurn, int] | None:
-    """Return the turn whose messages and answer are the longest prefix of the request, and their count.
+    """Return the turn whose messages and answer are the longest prefix of the request, and the length of this prefix.
 
-    Of turns with equal messages it is the newest one.
+    If several turns have the same messages, return the newest.
     """
     for count in range(len(chain.links), 0, -1):
         if (turn := forest.answered(chain.links[count - 1])) is not None:
@@ -157,7 +157,7 @@ class TokenMatch:
     """Longest match of token ids with recorded turns."""
 
     turn: Annotated[
-        PriorTurn | None, doc("deepest turn whose prompt and tokens are a prefix of the ids; of equal ones the newest")
+        PriorTurn | None, doc("deepest turn whose prompt and tokens are a prefix of the ids; the newest of equal turns")
     ] = None
     length: Annotated[int, doc("tokens of that prefix")] = 0
     nearest: Annotated[int | None, doc("index of the turn that shares the most tokens with the ids")] = None

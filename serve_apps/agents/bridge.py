@@ -1,4 +1,4 @@
-"""Builds the prompt of a turn. Tokens that the engine generated are never tokenized again; only new text is.
+"""Builds the prompt of a turn. Generated tokens stay as the engine made them; only new text is tokenized.
 
     prompt = prompt of the turn that it extends + that turn's generated ids + new ids
 

@@ -84,7 +84,7 @@ def canonical_json(text: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """Replace floats by equal integers, as clients in JavaScript do, whose numbers are of one type."""
+    """Replace floats by equal integers, as JavaScript clients do: JavaScript has one number type."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, list):
@@ -93,7 +93,7 @@ def _plain(value: object) -> object:
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """Return arguments as an object, for an API that needs one. Empty if the text is not an object, e.g. cut off."""
+    """Return arguments as an object. Empty if the text is not a JSON object, for example because it is cut off."""
     try:
         arguments = json.loads(text)
     except (ValueError, RecursionError):
@@ -102,7 +102,7 @@ def arguments_of(text: str) -> dict[str, Any]:
 
 
 def leading_system(messages: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """Join the leading system messages: most chat templates accept a single one, at the beginning."""
+    """Join the leading system messages: most chat templates accept only one system message, at the beginning."""
     count = next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages))
     if count < 2:
         return tuple(messages)

@@ -34,7 +34,7 @@ _CALLED: list[dict[str, Any]] = [
     {"role": "assistant", "content": "I look.", "tool_calls": [_CALL]},
     {"role": "tool", "tool_call_id": "call_1", "name": "look_up", "content": "A framework."},
 ]
-"""Test chats that tell one template from another."""
+"""Test chats that differ between templates."""
 
 
 class Renderer(Protocol):

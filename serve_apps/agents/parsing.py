@@ -1,4 +1,4 @@
-"""Chooses SGLang's parsers for the answers of a run's model, and checks what they need of its engines."""
+"""Chooses SGLang's parsers for the answers of a run's model, and refuses requests that need more."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ TOOLS_FLAG, REASONING_FLAG = "--sglang-tool-call-parser", "--sglang-reasoning-pa
 _MARKED = frozenset(("apertus2509", "gemma4", "gpt-oss", "inkling", "kimi_k3", "mistral", "muse"))
 """Reasoning parsers whose marks are special tokens, which must stay in the text."""
 _COUNTED = {"kimi_k2": "functions.{name}:{number}", "kimi_k3": "{name}:{number}"}
-"""Parsers whose call ids count calls through the conversation, with the form of the id."""
+"""Form of call ids by parser, for parsers whose ids count the calls of the conversation."""
 _TAIL = 32
 """Tokens at the end of a prompt in which a mark of reasoning is searched."""
 
@@ -166,7 +166,7 @@ class Parsers:
         return reasoning_parser
 
     def _ids(self, request: AgentRequest, turn: str) -> Callable[[int, str], str]:
-        """Return a function from index and name of a call to its id. Kimi's templates need ids of one form."""
+        """Return a function that maps index and name of a call to its id. Kimi's templates need a fixed form of id."""
         form = _COUNTED.get(self._names.tools)
         if form is not None:
             before = sum(len(message.get("tool_calls", ())) for message in request.messages)

@@ -3,7 +3,7 @@
     body -> earlier body with the longest common beginning -> items after it -> AgentRequest
 
 A client sends its whole conversation with each turn. Bytes that an earlier body had too are compared, and neither
-decoded nor digested again: the cost of a turn depends on what is new in it.
+decoded nor digested again: the cost of a turn depends on its new part only.
 """
 
 import hashlib
@@ -105,7 +105,7 @@ class AllRequests:
         self._sessions: OrderedDict[str, tuple[Requests, int]] = OrderedDict()
 
     def of(self, session: str) -> Requests:
-        """Return the requests of one session. Their current size counts from the next call for this session on."""
+        """Return the requests of a session. Growth after this call counts from the session's next call on."""
         requests, counted = self._sessions.pop(session, (Requests(), 0))
         size = requests.size
         self._sessions[session] = (requests, size)
@@ -161,7 +161,7 @@ def _nearest(seen: Sequence[_Seen], body: bytes) -> tuple[_Seen | None, int]:
 def _read_new_items(
     dialect: Dialect, read: Read, path: str, body: bytes, before: _Seen, items: int
 ) -> tuple[AgentRequest, _Seen] | None:
-    """Read a body that shares the first `items` with an earlier one. None if its list of items is at another place."""
+    """Read a body that shares the first `items` with an earlier body. None if the items are at different offsets."""
     end, count = before.ends[items - 1], before.counts[items - 1]
     short = body[: before.begins] + _MARKED + body[end:]
     decoded = read_object(short)

@@ -83,8 +83,8 @@ class Rendering:
     def ends(self, generated: Tokens, new: Tokens, *, closes: bool) -> bool:
         """Return whether the model already generated the first of the new ids, a special token.
 
-        closes: this token ends an answer, which the model may have ended with its own end token instead. Otherwise it
-        opens the next message.
+        closes: this token ends an answer, and the model may have generated its own end token instead. If false, this
+        token opens the next message.
         """
         if not len(generated) or not len(new) or int(new[0]) not in self.tokenizer.added_tokens_decoder:
             return False

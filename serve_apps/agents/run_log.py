@@ -20,7 +20,7 @@ from storage.log import Append, EventLog, Fence, Recorded, once
 LOOK_S = 0.003
 """Seconds between two reads of the log while an engine generates, for a gateway that gets no notifications."""
 TOLD_LOOK_S = 0.1
-"""Same for a gateway that gets notifications: finds lost ones, and generations of other gateways."""
+"""Same for a gateway that gets notifications. These reads find lost notifications and generations of other gateways."""
 AWAY_S = 0.5
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class RunLog:
         await self._stack.aclose()
 
     def _see_engine(self, recorded: Recorded) -> None:
-        """Take the engine of the newest event: it is the one that runs."""
+        """Note the engine of the newest event, which is the running engine."""
         self._engine = getattr(recorded.envelope.event, "engine", self._engine)
 
     def _on_notified(self, recorded: Recorded) -> None:
@@ -84,7 +84,7 @@ class RunLog:
             self._look.set()
 
     async def append(self, events: Sequence[Event], fence: Fence) -> list[Recorded]:
-        """Append events in one call. Returns what was stored, without its bytes. Raises Conflict, StorageError.
+        """Append events in one call. Returns the stored events without their bytes. Raises Conflict, StorageError.
 
         Events with the fence's subject are appended under the fence, others only if their subject is new.
         """

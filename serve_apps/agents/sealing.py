@@ -2,7 +2,7 @@
 
 forest of turns -> its leaves -> for each leaf, a sample of the tokens on the path to it -> rollout.completed
 
-A token that several paths share is trained on in one of them only.
+A token that several paths share is trained on in only one path.
 """
 
 from collections.abc import Iterator, Sequence

@@ -137,7 +137,7 @@ class Sessions:
     async def state(self, name: str) -> Session:
         """Return a session's state from the log. Raises TurnRefused if it does not exist.
 
-        If the run has requested the rollout again, the state is the last one of the earlier attempt.
+        If the run has requested the rollout again, return the final state of the earlier attempt.
         """
         with contextlib.suppress(TurnRefused):
             live = await self._live_of(name)

@@ -1,4 +1,4 @@
-"""`AgentSetup`: what a gateway needs to serve a run whose rollouts come from agents."""
+"""`AgentSetup`: settings, model parts and storage for a gateway of a run whose rollouts come from agents."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

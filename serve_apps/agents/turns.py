@@ -4,8 +4,8 @@ gets the end of the answer.
     request -> turn that it extends -> turn.begun + rollout.requested -> (an engine) -> its tokens, as they come
             -> turn.recorded -> the end of the answer
 
-A retried request joins its turn while the turn is under way, at this gateway or at another one. After that the retry is
-answered from the log.
+A retried request joins its turn while the turn is in progress, also if another gateway began the turn. After the turn
+has ended, the retry is answered from the log.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""HTTP for producers outside of a run: prompts in, and what became of them. It holds nothing that is not in the log."""
+"""HTTP for producers and agents: submit prompts, follow their states, open sessions. Its only state is the log."""

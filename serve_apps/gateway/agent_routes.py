@@ -240,7 +240,7 @@ async def _answered(
 
 
 def _reason(error: Exception) -> tuple[int, str, float | None]:
-    """Return HTTP status, message and seconds until a retry for an error. Raises the error if it is not a known one."""
+    """Return HTTP status, message and seconds until a retry for an error. Raises the error again if it is unknown."""
     from serve_apps.agents.live_session import TurnRefused
 
     match error:

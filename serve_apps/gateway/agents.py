@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class AgentDesk:
-    """Creates the sessions of a run, again for each new log; a context manager.
+    """Creates the sessions of a run, and new ones after the log was opened again; a context manager.
 
-    events: returns the run's log while the run is on, another object after the log was opened again. setup: returns the
+    events: returns the run's log while the run is on; a log that was opened again is a new object. setup: returns the
     setup of the run in this log.
     """
 

@@ -142,7 +142,7 @@ async def _take_in(request: Request, run: GatewayRun, settings: GatewaySettings,
 
 
 def _status(taken: Submission) -> int:
-    """Return the HTTP status: 409 if every item was refused because the run has its key with other content."""
+    """Return the HTTP status: 409 if the run already has the key of every item with different content."""
     if not taken.errors:
         return 202
     conflicts = all(error.message.startswith(OTHER_CONTENT) for error in taken.errors)

@@ -49,7 +49,7 @@ class Connections:
         return len(self._waiting) + len(self._busy)
 
     def add(self, connection: Connection) -> None:
-        """Add a waiting connection. If there are too many, close the one that has waited longest, maybe this one."""
+        """Add a waiting connection. If there are too many, close the longest waiting one, possibly this connection."""
         self._waiting[connection] = None
         self._of_address[connection.address] += 1
         if self._of_address[connection.address] > self.per_address + RESERVE:
@@ -81,7 +81,7 @@ class Connections:
             _less(self._of_address, connection.address)
 
     def is_full(self, connection: Connection) -> bool:
-        """Return whether too many requests are in progress to answer another one of this connection."""
+        """Return whether the server is too busy for another request of this connection."""
         return len(self._busy) >= self.most or self._busy_of_address[connection.address] >= self.per_address
 
     def _make_room(self, address: str | None) -> None:

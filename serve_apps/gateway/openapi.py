@@ -20,7 +20,9 @@ _SCHEMAS, _PARTS = msgspec.json.schema_components(_STRUCTS, ref_template="#/comp
 _PROMPT, _SUBMISSION, _FATE, _GROUP, _REWARD, _WISH, _OPENED, _SEAL, _SESSION, _LIST = _SCHEMAS
 _ERROR = {
     "type": "object",
-    "properties": {"error": {"type": "string", "description": "What is wrong, where, and what to do."}},
+    "properties": {
+        "error": {"type": "string", "description": "The problem, its place in the request, and the remedy."}
+    },
     "required": ["error"],
 }
 _REASONS = {

@@ -92,7 +92,7 @@ class Guard:
     """ASGI middleware that checks Host and Origin, and logs refusals.
 
     Any web page can make a browser send requests to this machine. So Host must be a name of the gateway, because an
-    attacker's name may resolve to it, and Origin, which browsers send, must be an allowed one. Pieces of a stream pass
+    attacker's name may resolve to it, and Origin, which browsers send, must be allowed. Pieces of a stream pass
     directly; Starlette's own middleware would hand each piece to another task first.
     """
 

@@ -135,7 +135,7 @@ class GatewayServer:
         return await agent_setup(settings, settings.run.blob_url or str(self._folder.blobs))
 
     def stop(self) -> None:
-        """Stop after requests in progress, within `STOP_S` seconds. A second call stops at once."""
+        """Stop once requests in progress are answered, within `STOP_S` seconds. A second call stops immediately."""
         self._stops += 1
         self._apply_stops()
 

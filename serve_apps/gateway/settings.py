@@ -81,7 +81,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         return f"{'https' if self.tls_cert else 'http'}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     def flag(self, name: str) -> str:
-        """Return the flag of a setting: `listen`, or one that command and role both have."""
+        """Return the flag of a setting. name: `listen`, or the name that both the command and the role use."""
         if name == "listen":
             return "--gateway" if self.role else "--listen"
         return f"--gateway-{name}" if self.role else f"--{name}"

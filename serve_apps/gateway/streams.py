@@ -12,7 +12,7 @@ from serve_apps.gateway.refusals import AGAIN_S, Refused
 
 KEEP_ALIVE_S = 15.0
 SHARE = 0.2
-"""Most of a stream's time that reads of the log may take: after a slow read, the next one comes later."""
+"""Largest share of a stream's time for reads of the log: after a slow read, the next read is delayed."""
 SEEN_S = 1.0
 """Seconds within which a revoked token ends its streams."""
 FINAL = (Fate.REJECTED, Fate.TRAINED)

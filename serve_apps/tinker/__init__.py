@@ -1,1 +1,1 @@
-"""The server's side of Tinker's protocol: each call of its SDK's client is an event, each answer is in the log."""
+"""Server of Tinker's protocol: each call of the SDK becomes an event, and its result is in the log."""

@@ -197,7 +197,10 @@ async def _numbered(calls: Calls, call: OfModel | None, kind: CommandKind | None
 
 
 def _call_of(data: bytes) -> OfModel | None:
-    """Return model and number of a body that may be invalid otherwise, even for msgspec, which refuses surrogates."""
+    """Return model and number of a body whose other fields may be invalid; None if the body has no model.
+
+    The body is decoded by `json`, because msgspec refuses lone surrogates.
+    """
     try:
         return msgspec.convert(json.loads(data), OfModel)
     except (ValueError, RecursionError):  # errors of msgspec are ValueErrors

@@ -82,7 +82,7 @@ class Calls:
         return await self._append(model, 0, CommandKind.CREATE_MODEL, arguments, source)
 
     async def run_pass(self, request: PassRequest, source: str) -> Response:
-        """Give a forward or forward_backward."""
+        """Append a forward or forward_backward command."""
         read = partial(request.datums, vocabulary=self.served.vocabulary, longest=self.served.longest)
         datums = await off_loop(request.size, read)
         kind = CommandKind.FORWARD_BACKWARD if request.backward else CommandKind.FORWARD
@@ -94,7 +94,7 @@ class Calls:
         )
 
     async def optim_step(self, request: OptimStep, source: str) -> Response:
-        """Give an update, which ends a step."""
+        """Append an optim_step command, which ends a step."""
         if request.optimizer_params is not None:
             raise Refused(400, "optimizer_params is not supported: use Adam with adam_params")
         arguments = {"adam_params": request.adam_params}
@@ -112,7 +112,7 @@ class Calls:
         return await self._save(request, CommandKind.SAVE_WEIGHTS_FOR_SAMPLER, source)
 
     async def _save(self, request: SaveWeights, kind: CommandKind, source: str) -> Response:
-        """Save weights under a name, or without one as a sampling session."""
+        """Save weights under a name. Without a name, the saved weights become a sampling session."""
         model = await self._model(request.model_id)
         if request.path is None and kind is CommandKind.SAVE_WEIGHTS:
             raise Refused(400, "path is required: the name to save under")

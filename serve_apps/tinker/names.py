@@ -70,7 +70,7 @@ def path_of(model: str, kind: CommandKind, name: str) -> str:
 
 
 def sampler_of(session: str, number: int, version: int, *, saved: bool = False) -> str:
-    """Return the name of a sampling session. number: the client's number of it; saved: of the command that saved it."""
+    """Return the name of a sampling session. number: the client's number, or if `saved`, that of the save command."""
     return f"{session}:{'save' if saved else 'sample'}:{number}:v{version}"
 
 

@@ -25,7 +25,7 @@ LOST = "this call never arrived, and later calls of its model waited for it"
 
 
 class Numbers:
-    """Takes numbers in the log. worker: participant of the gateway."""
+    """Reserves numbers in the log. worker: participant of the gateway."""
 
     def __init__(self, worker: Participant) -> None:
         self._worker = worker

@@ -52,7 +52,7 @@ class PassRequest:
         return {"loss_fn": name, "config": config}
 
     def datums(self, *, vocabulary: int, longest: int) -> list[Datum]:
-        """Return the datums. Raises InvalidValue, with datum and field, for an invalid one.
+        """Return the datums. For an invalid datum, raises InvalidValue with its index and field.
 
         vocabulary: token ids must be below it. longest: limit of a datum in tokens.
         """

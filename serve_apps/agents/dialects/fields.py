@@ -181,7 +181,7 @@ def top_k(value: object, path: str) -> int:
 
 
 def stops(value: object, path: str) -> list[str]:
-    """Return stop strings from a string or a list. An empty one would end every answer at once."""
+    """Return stop strings from a string or a list. Refuses an empty string, which would end every answer."""
     if isinstance(value, str):
         strings = [value]
     else:
@@ -245,5 +245,5 @@ SGLANG: Fields = {
 
 
 def seed(value: object, path: str) -> int:
-    """Return a seed of 63 bits, as SGLang takes it."""
+    """Return the seed cut to 63 bits, the size of SGLang's seed."""
     return integer(-(2**63), 2**63 - 1)(value, path) & (2**63 - 1)

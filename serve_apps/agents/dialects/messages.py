@@ -260,7 +260,7 @@ def _usage(prompt_tokens: int, answer: Answer | None = None) -> dict[str, Any]:
 
 
 def _hides(request: AgentRequest) -> bool:
-    """Return whether the client asks to see no thinking. The signature then carries it to the next request."""
+    """Return whether the client asks to hide thinking. Then the signature carries the thinking to the next request."""
     return (request.body.get("thinking") or {}).get("display") == "omitted"
 
 

@@ -109,7 +109,9 @@ class _Items(Conversation):
         return self._answer.is_there
 
     def close(self) -> None:
-        self.messages += self._answer.taken()
+        if self._answer.is_there:
+            self.messages.append(self._answer.message)
+            self._answer = _Answer()
 
 
 class _Answer:
@@ -130,11 +132,9 @@ class _Answer:
             name, arguments = get(item, "name", str, path), get(item, "arguments", str, path)
             self._calls.append(Call(get(item, "call_id", str, path), name, arguments))
 
-    def taken(self) -> list[dict[str, Any]]:
-        """Return the message, if there are items, and begin another."""
-        messages = [assistant(self._text, self._reasoning, self._calls)] if self.is_there else []
-        self.__init__()  # type: ignore[misc]
-        return messages
+    @property
+    def message(self) -> dict[str, Any]:
+        return assistant(self._text, self._reasoning, self._calls)
 
 
 def _reasoning(item: fields.Object, path: str) -> str:

@@ -82,7 +82,7 @@ def items_of(request: AgentRequest, answer: Answer) -> list[dict[str, Any]]:
 
 
 class _Items:
-    """Makes the items of one answer. has_summary: the request asks for a summary, and gets the reasoning as one."""
+    """Makes the items of an answer. has_summary: the request asks for a summary, which is the whole reasoning."""
 
     def __init__(self, request: AgentRequest, id: str) -> None:
         self._id = id
