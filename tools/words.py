@@ -52,8 +52,9 @@ ON_THE_WIRE: dict[str, frozenset[str]] = {
     "slime_events/core/state/apply.py": frozenset({"wanted"}),
     "slime_events/core/state/group.py": frozenset({"asked"}),
     "slime_events/core/state/run.py": frozenset({"wanted"}),
+    "slime_events/loop/prompts/json_value.py": frozenset({"is no"}),
 }
-"""By path: fields of events, columns and protocols that keep such a name, because it is stored or sent."""
+"""By path: fields of events, columns and protocols that keep such a name, and rules that a stored text breaks."""
 
 
 DATA = frozenset({"slime_events/plugins/rewards/ifbench/text.py"})
@@ -92,14 +93,14 @@ def files(paths: Sequence[Path]) -> list[Path]:
 
 def _in_python(path: Path, text: str) -> Iterator[tuple[int, str, str]]:
     tree, name = ast.parse(text), str(path.relative_to(ROOT))
+    kept = ON_THE_WIRE.get(name, frozenset())
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node)
             if docstring and OPENERS.match(docstring):
                 yield node.body[0].lineno, "opener", _excerpt(docstring, 0)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and name not in DATA:
-            yield from _phrases(node.value, node.lineno)
-    kept = ON_THE_WIRE.get(name, frozenset())
+            yield from (phrase for phrase in _phrases(node.value, node.lineno) if phrase[1] not in kept)
     yield from ((line, "identifier", identifier) for line, identifier in _identifiers(tree) if identifier not in kept)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:

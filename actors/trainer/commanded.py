@@ -78,7 +78,7 @@ class CommandedTrainer(Trainer):
         await super().work()
 
     async def _carry_out(self, due: Due) -> None:
-        command, begun = due.given, time.perf_counter()
+        command, begun = due.command, time.perf_counter()
         done, more = CommandDone(command=command.command, version=self._version), list[Event]()
         if due.refused:
             done = CommandDone(command=command.command, version=self._version, error=due.refused)

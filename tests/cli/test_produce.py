@@ -86,7 +86,7 @@ def test_a_list_and_an_object_over_lines_are_read_too() -> None:
         ('{"prompt": 3}', "f.jsonl:1: prompt: Expected `str | array`, got `int`"),
         ('{"prompt": "a", "rendered": 4}', "f.jsonl:1: rendered: Expected `bool`, got `int`"),
         ('{"prompt": "a", "extra": 4}', "f.jsonl:1: Object contains unknown field `extra`"),
-        ('{"prompt": "a", "messages": []}', "f.jsonl:1: messages: stands beside prompt"),
+        ('{"prompt": "a", "messages": []}', "f.jsonl:1: messages: there is also a prompt"),
         ('{"label": "a"}', "f.jsonl:1: Object missing required field `prompt`"),
     ],
 )

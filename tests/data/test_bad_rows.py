@@ -140,10 +140,10 @@ FILES: list[tuple[Callable[[Path], Path], str]] = [
     (lambda folder: file_of(folder, gzip.compress(GOOD * 99)[:-9], name="a.jsonl.gz"), "cannot be read"),
     (lambda folder: file_of(folder, b"\x1f\x8b" + b"\x00" * 99, name="a.jsonl.gz"), "cannot be read"),
     (lambda folder: file_of(folder, b"\x28\xb5\x2f\xfd" + b"\x07" * 99, name="a.jsonl.zst"), "cannot be read"),
-    (lambda folder: file_of(folder, b'[{"q": "1", "a": "2"}]', name="a.json"), "one object a line"),
-    (lambda folder: file_of(folder, b'[\n{"q": \n"1"}]', name="a.json"), "one object a line"),
+    (lambda folder: file_of(folder, b'[{"q": "1", "a": "2"}]', name="a.json"), "an object per line"),
+    (lambda folder: file_of(folder, b'[\n{"q": \n"1"}]', name="a.json"), "an object per line"),
     (lambda folder: file_of(folder, b'{"q": "1"}\r{"q": "2"}\r'), "lone carriage returns"),
-    (lambda folder: file_of(folder, b"PAR1" + b"\x07" * 99 + b"PAR1", name="a.parquet"), "no Parquet file"),
+    (lambda folder: file_of(folder, b"PAR1" + b"\x07" * 99 + b"PAR1", name="a.parquet"), "not a Parquet file"),
     (_device, "pipe or a device"),
 ]
 
@@ -304,7 +304,10 @@ def test_an_evaluation_and_a_sampler_without_a_usable_row_say_every_reason(tmp_p
         evaluation("set", 0, make_plan(), feed)
     sampler = make_prompt_sampler(settings, 1, PromptSource(settings), None, Templated(), None)
     assert sampler is not None
-    with pytest.raises(DataError, match=r"no prompt is left .*: 2 x the prompt in 'q' is empty, 1 x no field 'q'"):
+    with pytest.raises(
+        DataError,
+        match=r"no usable prompt is left: all prompts were refused: 2 x the prompt in 'q' is empty, 1 x no field 'q'",
+    ):
         sampler.take({}, 1)
 
 

@@ -119,7 +119,7 @@ async def test_recorded_rollouts_are_open_until_a_batch_has_them(said: tuple[Eve
 async def test_a_branch_knows_what_its_parent_knew() -> None:
     before = await folded(*EVENTS)
     branched = Branched(
-        run="p", where="w", position=9, version=6, weights_digest="", optimizer_digest="", draws=before.known()
+        run="p", where="w", position=9, version=6, weights_digest="", optimizer_digest="", draws=before.drawn_before()
     )
     draws = await folded(RunStarted(settings={}, code_version="", branched=branched), prompt(9, 9, path="other"))
     known = dict(before.by_path["f"])

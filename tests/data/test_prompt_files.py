@@ -67,10 +67,10 @@ def test_every_change_is_said_with_both_facts(tmp_path: Path, monkeypatch: pytes
     (said,) = changed_files(before, settings)
     assert "has grown from" in said
     path.write_bytes(ROWS[:40])
-    assert "and has 40 bytes now" in changed_files(before, settings)[0]
-    with pytest.raises(InvalidValue, match=r"(?s)run demo .*has 40 bytes now.*--accept-changed-data"):
+    assert "and now has 40 bytes" in changed_files(before, settings)[0]
+    with pytest.raises(InvalidValue, match=r"(?s)run demo .*now has 40 bytes.*--accept-changed-data"):
         check_prompt_files(before, settings, "demo", accept=False)
-    assert "40 bytes now" in check_prompt_files(before, settings, "demo", accept=True)[0]
+    assert "now has 40 bytes" in check_prompt_files(before, settings, "demo", accept=True)[0]
     path.unlink()
     with pytest.raises(InvalidValue, match="no file"):
         check_prompt_files(before, settings, "demo", accept=True)

@@ -203,7 +203,7 @@ def test_what_cannot_be_a_source(tmp_path: Path) -> None:
         (f"{write(tmp_path / 'few.jsonl', prompts(2))}@[5:]", "slice is empty"),
         (write(tmp_path / "a.csv", []), "ending"),
         (tmp_path, "folder"),
-        (write(tmp_path / "no.parquet", ["x"]), "no Parquet file"),
+        (write(tmp_path / "no.parquet", ["x"]), "not a Parquet file"),
         (write(tmp_path / "no.jsonl.gz", ["x"]), "cannot be read"),
     ):
         with pytest.raises(DataError, match=said):

@@ -207,7 +207,10 @@ async def test_what_cannot_be_asked_for_is_said_before_anything_is_there(parent:
     asked = LearnerRequest(name="second", runs_dir=str(tmp_path))
     async with open_run(parent) as opened:
         for change, wrong in (
-            ({"flags": ("--rollout-temperature", "0.5")}, "--rollout-temperature: went into the rollouts"),
+            (
+                {"flags": ("--rollout-temperature", "0.5")},
+                "--rollout-temperature: the recorded rollouts depend on these",
+            ),
             ({"flags": ("--eval-temperature", "1.0")}, "--eval-temperature: .* branch second --from VERSION"),
             ({"flags": ("--save-debug-train-data", "d/{rollout_id}.pt")}, "--save-debug-train-data: a learner neither"),
             (

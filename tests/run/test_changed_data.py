@@ -22,7 +22,7 @@ def test_other_data_are_refused_unless_they_are_accepted(tmp_path: Path, capsys:
     assert [(file.path, file.size) for file in started.prompt_files or ()] == [(str(data), data.stat().st_size)]
     lines = data.read_text().splitlines(keepends=True)
     branch = ["stopped", "--runs-dir", str(tmp_path / "runs"), "--from", "1", "--run", "other"]
-    for content, said in ((lines[::-1], "is another file: it had"), (lines + lines[:1], "has grown from")):
+    for content, said in ((lines[::-1], "is a different file: it had"), (lines + lines[:1], "has grown from")):
         data.write_text("".join(content))
         for go_on in (lambda: resume(words(tmp_path)), lambda: command("branch")(branch)):
             with pytest.raises(InvalidValue, match=said):
@@ -36,5 +36,5 @@ def test_other_data_are_refused_unless_they_are_accepted(tmp_path: Path, capsys:
     data.write_text("".join(lines))
     with cheap_parts(Parts()):
         assert resume(words(tmp_path)) == 0, "a run that is over draws nothing"
-        with pytest.raises(InvalidValue, match="is another file"):
+        with pytest.raises(InvalidValue, match="is a different file"):
             resume(words(tmp_path, "--num-rollout", "6"))

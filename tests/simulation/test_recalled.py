@@ -185,9 +185,9 @@ async def test_what_can_never_be_drawn_is_refused(tmp_path: Path) -> None:
     first = archive_of(await first_run(tmp_path, steps=2))
     with pytest.raises(InvalidValue, match=r"--archive-max-staleness 3 is too small: .* up to 4 steps later"):
         await recalling(tmp_path / "b", first, replace(HALF, archive_max_staleness=3), ahead=4)
-    with pytest.raises(DataError, match="has 4 recorded rollouts of its own: give --n-samples-per-prompt"):
+    with pytest.raises(DataError, match="has 4 rollouts of its own: give the --n-samples-per-prompt"):
         await recalling(tmp_path / "b", first, samples=4)
-    with pytest.raises(DataError, match="no weights of run sim at archive/first are weights of this run"):
+    with pytest.raises(DataError, match="this run has no weights in common with run sim at archive/first"):
         (await recalling(tmp_path / "b", first, replace(HALF, archive_share=1.0))).take({}, 1)
 
 

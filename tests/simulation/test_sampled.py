@@ -211,7 +211,7 @@ async def test_an_archive_alone_and_a_prompt_that_is_too_long_here(tmp_path: Pat
 
 def test_what_is_never_usable_is_an_error(tmp_path: Path) -> None:
     feed = sampled_feed(tmp_path, CURRICULUM, rows=2, longest=3)
-    with pytest.raises(DataError, match="no prompt is left"):
+    with pytest.raises(DataError, match="no usable prompt is left"):
         feed.take({}, 1)
 
 
@@ -240,7 +240,7 @@ async def test_slimes_buffer_filter_chooses_of_the_archive(tmp_path: Path) -> No
     assert [event.source.row for event in draw.take({}, 4)] == passed[:-5:-1]
     broken = make_prompt_sampler(data, SEED, None, archive, Letters(), None, own[1])
     assert broken is not None
-    with pytest.raises(PlugPointError, match="has to return a list with one group"):
+    with pytest.raises(PlugPointError, match="must return a list with a single group"):
         broken.take({}, 1)
 
 

@@ -136,7 +136,7 @@ BRANCHED = Branched(
 def test_a_branch_begins_where_its_parent_was() -> None:
     state, known = RunState(run="drive"), DrawStats()
     known.of("f", 1).times = 2
-    drawn = msgspec.structs.replace(BRANCHED, draws=known.known())
+    drawn = msgspec.structs.replace(BRANCHED, draws=known.drawn_before())
     envelope = enclose("drive", RunStarted(settings={}, code_version="", branched=drawn), at=1, producer="t")
     apply(state, Recorded(1, envelope.subject, envelope, b""))
     assert (state.first, state.version, state.next_step, state.steps, state.published) == (3, 3, 3, 3, -1)

@@ -32,7 +32,7 @@ def folded(events: list[Any], first: int = 0) -> CommandOrder:
 
 
 def shape(order: CommandOrder) -> Any:
-    return [(due.given.command, due.step) for due in order.due.values()], {
+    return [(due.command.command, due.step) for due in order.due.values()], {
         step: (batch.commands, batch.digest) for step, batch in order.batches.items()
     }
 

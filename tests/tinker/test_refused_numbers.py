@@ -231,7 +231,7 @@ def test_what_is_refused_is_settled_in_its_turn() -> None:
         order.apply(event)
     for event in (sent[0], *reversed(sent[1:])):
         order.apply(event)
-    assert [(due.given.number, due.refused, due.ends) for due in order.due.values()] == [
+    assert [(due.command.number, due.refused, due.ends) for due in order.due.values()] == [
         (0, "", False),
         (1, "no such loss", False),
         (2, "no such rate", False),

@@ -72,7 +72,7 @@ async def with_draws(point: Branched, log: Readable, data: DataSettings) -> Bran
     """
     if data.prompt_sampler == "file" and data.archive_prompts is None:
         return point
-    return replace(point, draws=(await _draws(log, point, data.pass_reward)).known())
+    return replace(point, draws=(await _draws(log, point, data.pass_reward)).drawn_before())
 
 
 async def _draws(log: Readable, point: Branched, pass_reward: float) -> DrawStats:

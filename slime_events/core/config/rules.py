@@ -32,7 +32,7 @@ class Limits:
 
 
 class Act(enum.Enum):
-    """What a rule requires of the other settings."""
+    """A requirement on the other settings."""
 
     NEEDS = "needs"
     EXCLUDES = "excludes"

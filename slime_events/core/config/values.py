@@ -65,7 +65,7 @@ def merged(parts: Sequence[ValueType]) -> ValueType:
     return ValueType(kinds, any(p.scalar for p in parts), any(p.many for p in parts), choices)
 
 
-def of_annotation(hint: Any) -> ValueType:
+def of_annotation(hint: object) -> ValueType:
     """Return the type of a field of our own structs."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
@@ -148,7 +148,7 @@ def _read(kind: Kind, word: str) -> Any:
     return value
 
 
-def fits(value: Any, expected: ValueType) -> bool:
+def fits(value: object, expected: ValueType) -> bool:
     """Return whether a typed value (from TOML) has the expected type."""
     if isinstance(value, list):
         single = ValueType(expected.kinds, choices=expected.choices)

@@ -1,7 +1,7 @@
 """`FrontStream`: a text stream in front of another stream, with the properties of that stream."""
 
 import io
-from typing import Any, TextIO
+from typing import BinaryIO, TextIO
 
 
 class FrontStream(io.TextIOBase):
@@ -23,7 +23,7 @@ class FrontStream(io.TextIOBase):
         return True
 
     @property
-    def buffer(self) -> Any:
+    def buffer(self) -> BinaryIO | None:
         """The byte buffer of `raw`; None if it has none."""
         return getattr(self.raw, "buffer", None)
 

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -19,6 +19,9 @@ from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.span import Span, to_otlp_json
 from storage.event_block import HasEventBlocks
 from storage.log import Append, CountsRefusals, EventLog
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
 
 logger = logging.getLogger(__name__)
 
@@ -80,11 +83,11 @@ class OtlpExporter:
         """Stop retries."""
         self._exporter.shutdown()
 
-    def _convert(self, span: Span) -> Any:
+    def _convert(self, span: Span) -> ReadableSpan:
         from opentelemetry.sdk.trace import ReadableSpan
         from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-        def context(trace: int, span_id: int) -> Any:
+        def context(trace: int, span_id: int) -> SpanContext:
             return SpanContext(trace, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
         return ReadableSpan(

@@ -1,1 +1,1 @@
-"""A run that a client drives: its commands in order, and the steps that they make."""
+"""Runs that a client drives: the order of its commands, and the steps that they make."""

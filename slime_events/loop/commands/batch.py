@@ -1,4 +1,4 @@
-"""The batch of a step that a client made: sealed by its commands, and made of them again. Pure."""
+"""The batch of a step that a client commands: sealed from its commands, and built again from them. Pure."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from slime_events.core.trajectory import Fetch
 
 BEGINS = (CommandKind.CREATE_MODEL, CommandKind.LOAD_WEIGHTS)
 OF_BATCHES = (CommandKind.FORWARD_BACKWARD, CommandKind.OPTIM_STEP, *BEGINS)
-"""Commands that a step may be made of."""
+"""Kinds of commands that a step may consist of."""
 
 
 def sealed_commands(step: int, commands: Sequence[CommandGiven]) -> BatchSealed:
-    """The batch of these commands, the last of them the one that makes the step."""
+    """Return the sealed batch of these commands. The last command makes the step."""
     return BatchSealed(
         step=step,
         groups=(),
@@ -28,26 +28,26 @@ def sealed_commands(step: int, commands: Sequence[CommandGiven]) -> BatchSealed:
         raw_rewards=(),
         digest=commands_digest(step, commands),
         oldest_version=step,
-        commands=tuple(one.command for one in commands),
+        commands=tuple(command.command for command in commands),
     )
 
 
 def commands_digest(step: int, commands: Sequence[CommandGiven]) -> str:
-    """sha256 over the step and a line (command, digest of what it asks) per command, in order; hex."""
-    lines = [str(step), *(f"{one.command} {one.digest()}" for one in commands)]
+    """Return sha256 over the step and a line (command, digest of its content) per command, in order; hex."""
+    lines = [str(step), *(f"{command.command} {command.digest()}" for command in commands)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def commanded_batch(sealed: BatchSealed, commands: Mapping[str, CommandGiven], fetch: Fetch) -> TrainBatch:
-    """The batch that `sealed` names. Raises StorageError where the log does not hold exactly what was sealed."""
+    """Return the batch that `sealed` names. Raises StorageError if the log does not have exactly what was sealed."""
     missing = [name for name in sealed.commands if name not in commands]
     if missing:
-        raise StorageError(f"step {sealed.step} names command {missing[0]}, which the log does not hold")
-    given = [commands[name] for name in sealed.commands]
-    if commands_digest(sealed.step, given) != sealed.digest:
+        raise StorageError(f"step {sealed.step} names command {missing[0]}, but the log does not have it")
+    sequence = [commands[name] for name in sealed.commands]
+    if commands_digest(sealed.step, sequence) != sealed.digest:
         raise StorageError(f"step {sealed.step}: the log's commands do not have the digest that was sealed")
-    passes, last = tuple(train_pass(one, fetch) for one in given[:-1]), given[-1].arguments
-    if given[-1].kind in BEGINS:
+    passes, last = tuple(train_pass(command, fetch) for command in sequence[:-1]), sequence[-1].arguments
+    if sequence[-1].kind in BEGINS:
         update: AdamParams | Beginning = Beginning(last.get("version"), bool(last.get("optimizer")))
     else:
         update = adam_params(last)
@@ -55,13 +55,13 @@ def commanded_batch(sealed: BatchSealed, commands: Mapping[str, CommandGiven], f
 
 
 def train_pass(command: CommandGiven, fetch: Fetch) -> TrainPass:
-    """A forward or forward_backward as the ranks take it."""
+    """Return the pass of a forward or forward_backward command, for the ranks."""
     loss, config = command.arguments["loss_fn"], command.arguments["config"]
     return TrainPass(command.digest(), loss, {**LOSSES[loss].config, **config}, unpack_datums(fetch(command.datums)))
 
 
 def adam_params(arguments: Mapping[str, Any]) -> AdamParams:
-    """Of an optim_step. Raises InvalidValue."""
+    """Return the parameters of an optim_step. Raises InvalidValue."""
     try:
         params = msgspec.convert(arguments["adam_params"], AdamParams)
     except (msgspec.ValidationError, KeyError) as error:

@@ -1,1 +1,1 @@
-"""The conductor's decisions: which prompts are drawn, which groups accepted, when a batch is sealed. Pure."""
+"""The conductor's decisions: which prompts are drawn, which groups are accepted, when a batch is sealed. Pure."""

@@ -1,4 +1,4 @@
-"""Which groups are trained on: a verdict on each group whose samples have all ended."""
+"""Verdicts on groups whose samples have all ended: which groups to train on."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,18 +14,19 @@ from slime_events.loop.conductor.plan import Plan, stale
 from slime_events.plugins.filters.decide import FilterDecision, should_drop
 
 GroupFilter = Callable[[GroupState], FilterDecision]
-"""The filter as the conductor calls it. Raises PlugPointError where the user's function is broken."""
+"""The filter as the conductor calls it. Raises PlugPointError if the user's function is broken."""
 
 Verdict = GroupAccepted | GroupRejected
 
-# Looked up once: every cycle asks for every open sample.
+# Bound once: every cycle reads them for every open sample.
 _COMPLETED, _FAILED, _UNGRADED = SamplePhase.COMPLETED, SamplePhase.FAILED, SamplePhase.UNGRADED
 _GRADED = frozenset({SamplePhase.GRADED, _UNGRADED})
 
 
 def has_ended(group: GroupState, plan: Plan) -> bool:
-    """Whether all its samples have ended. Where a rollout failed for good, completed ones beside it need no reward (a
-    grader of whole groups gives them none).
+    """Return whether all samples of a group have ended.
+
+    If a rollout failed permanently, completed samples of the group need no reward: a grader of whole groups gives none.
     """
     failed = completed = False
     for sample in group.samples.values():
@@ -42,12 +43,12 @@ def has_ended(group: GroupState, plan: Plan) -> bool:
 
 
 def verdicts(state: RunState, plan: Plan, group_filter: GroupFilter) -> list[Verdict]:
-    """A verdict on each group that can be decided; in prompt order a group waits for those requested before it.
+    """Return a verdict on each group that can be decided; in prompt order, a group waits for earlier requested ones.
 
-    Without a filter (`verdicts_at_once` is off) acceptances wait until they fill a batch, since a single one has no
-    consequence.
+    Without a filter (`verdicts_at_once` is off), acceptances wait until they fill a batch, because a single acceptance
+    has no effect.
     """
-    found: list[Verdict] = []
+    decided: list[Verdict] = []
     accepted = [state.groups[name] for name in state.accepted]
     remaining, ended = state.unsealed_groups, _ended(state, plan)
     filters = plan.verdicts_at_once or len(accepted) + len(ended) >= plan.groups
@@ -60,14 +61,14 @@ def verdicts(state: RunState, plan: Plan, group_filter: GroupFilter) -> list[Ver
         else:
             accepted.append(group)
         if verdict is not None:
-            found.append(verdict)
-    found += [_dropped(name) for name in state.by_function.dropped]
-    rejected: list[Verdict] = [verdict for verdict in found if isinstance(verdict, GroupRejected)]
-    return found if plan.verdicts_at_once or len(accepted) >= plan.groups else rejected
+            decided.append(verdict)
+    decided += [_dropped(name) for name in state.by_function.dropped]
+    rejected: list[Verdict] = [verdict for verdict in decided if isinstance(verdict, GroupRejected)]
+    return decided if plan.verdicts_at_once or len(accepted) >= plan.groups else rejected
 
 
 def _ended(state: RunState, plan: Plan) -> list[GroupState]:
-    """The groups that may get a verdict, in the order of their requests."""
+    """Return the groups that may get a verdict, in the order of their requests."""
     ended = []
     for group in state.in_phase(GroupPhase.REQUESTED):
         if has_ended(group, plan):
@@ -78,7 +79,7 @@ def _ended(state: RunState, plan: Plan) -> list[GroupState]:
 
 
 def _broken(group: GroupState) -> GroupRejected | None:
-    """The rejection of a group that lacks a rollout or a reward."""
+    """Return the rejection of a group without a rollout or a reward; None if it has all of them."""
     for sample in group.samples.values():
         if sample.phase is _FAILED or sample.phase is _UNGRADED:
             failed = sample.phase is _FAILED
@@ -97,7 +98,7 @@ def _dropped(group: str) -> GroupRejected:
 
 
 def _filtered(group: GroupState, group_filter: GroupFilter, *, insufficient: bool) -> Verdict:
-    """The filter's verdict. insufficient: without it the step would have too few groups (slime's fallback)."""
+    """Return the filter's verdict. insufficient: a rejection would leave the step too few groups (slime's fallback)."""
     about: dict[str, Any] = {"group": group.group, "samples": tuple(group.samples), "rewards": group.graded}
     try:
         decision = group_filter(group)

@@ -1,17 +1,18 @@
-"""`run_cycle`: all events of the conductor at one position of the log, drawn prompts and new evaluations included.
+"""`run_cycle`: all events of the conductor at a position of the log, including drawn prompts and new evaluations.
 
-`decide` needs the state alone; this also needs a `Feed`, which is as pure: the same cursors always give the same rows.
+`decide` needs only the state. This module also needs a `Feed`, which is as pure: equal cursors give equal rows.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from schemas.doc import doc
 from schemas.errors import DataError
 from schemas.event import Event
 from schemas.prompts import PromptRejected, PromptSubmitted
@@ -35,24 +36,25 @@ from storage.log import Recorded
 
 
 class Policy(NamedTuple):
-    """What the conductor decides by beside the state: its settings, and pure functions. texts: what the filter and the
-    post-processing see of the samples beside the state; None where neither is set. outsiders: who may be waited for.
-    commands: of a client that drives the run; None in any other.
-    """
+    """Settings and pure functions that the conductor decides by, besides the state."""
 
     plan: Plan
     group_filter: GroupFilter
     normalise: Normalise
-    texts: Texts | None = None
+    texts: Annotated[
+        Texts | None, doc("texts of samples for the filter and the post-processing; None: neither is set")
+    ] = None
     post_process: PostProcess | None = None
-    outsiders: Outsiders = Outsiders()
-    commands: CommandOrder | None = None
+    outsiders: Annotated[Outsiders, doc("which external parties the run may wait for")] = Outsiders()
+    commands: Annotated[CommandOrder | None, doc("commands of a client that drives the run; None: no client does")] = (
+        None
+    )
 
     @classmethod
     def of(cls, settings: TrainSettings, texts: Texts | None = None) -> Policy:
-        """The policy of these settings. texts: new ones by default. Raises PlugPointError, ValueError."""
+        """Return the policy of these settings. texts: default: new ones. Raises PlugPointError, ValueError."""
         rollout, processes = settings.rollout, settings.reward.custom_reward_post_process_path is not None
-        if rollout.rollout_function_path is not None:  # it has chosen its groups
+        if rollout.rollout_function_path is not None:  # the function selects its groups
             rollout = replace(rollout, dynamic_sampling_filter_path=None)
         looks = rollout.dynamic_sampling_filter_path is not None or processes
         texts = (texts or Texts(until_trained=processes)) if looks else None
@@ -69,19 +71,19 @@ class Policy(NamedTuple):
 
 
 class Feed(Protocol):
-    """Where prompts come from."""
+    """A source of prompts."""
 
     def observe(self, recorded: Recorded) -> None:
-        """Fold every event in, in order, before anything is taken after it: draws may depend on the log."""
+        """Fold every event in, in order, before prompts are taken after it: draws may depend on the log."""
 
     def malformed(self) -> list[PromptRejected]:
-        """The lines of the prompt file that are no JSON objects."""
+        """Return rejections of the prompt file's lines that are not JSON objects."""
 
     def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
-        """The next `count` usable prompts after the cursors, with the unusable ones between them."""
+        """Return the next `count` usable prompts after the cursors, with the unusable ones between them."""
 
     def evaluation(self, name: str, version: int) -> list[Prompted]:
-        """All prompts of one evaluation set, for one weight version."""
+        """Return all prompts of an evaluation set, for a weight version."""
 
 
 def run_cycle(
@@ -92,7 +94,7 @@ def run_cycle(
     feed: Feed,
     post_process: PostProcess | None = None,
 ) -> list[Event]:
-    """The decisions, then the drawn prompts with their requests, then the evaluations that are due."""
+    """Return the decisions, then the drawn prompts with their requests, then the evaluations that are due."""
     events = decide(state, plan, group_filter, normalise, post_process)
     count = prompts_to_draw(state, plan)
     if count:
@@ -103,7 +105,7 @@ def run_cycle(
 
 
 def draw(state: RunState, count: int, feed: Feed) -> list[Prompted]:
-    """The next prompts; a branch skips those that its parent had finished."""
+    """Return the next prompts; a branch skips those that its parent had finished."""
     passed = {} if state.branched is UNSET else state.branched.passed
     if not passed:
         return feed.take(state.cursors, count)
@@ -117,7 +119,7 @@ def draw(state: RunState, count: int, feed: Feed) -> list[Prompted]:
 
 
 def recovery_events(state: RunState, plan: Plan, feed: Feed) -> list[Event]:
-    """Events that an earlier conductor may not have appended before it was lost. Those it did append are identical."""
+    """Return events that a lost conductor may not have appended. Those that it did append are identical."""
     events: list[Event] = [*feed.malformed(), *requests_missing(state, plan)]
     for begun in state.evals.values():
         events += evaluation(begun.dataset, begun.version, plan, feed)
@@ -125,11 +127,12 @@ def recovery_events(state: RunState, plan: Plan, feed: Feed) -> list[Event]:
 
 
 def evaluation(name: str, version: int, plan: Plan, feed: Feed) -> list[Event]:
-    """The prompts of an evaluation, then their requests. Raises DataError where none is usable."""
+    """Return the prompts of an evaluation, then their requests. Raises DataError if no prompt is usable."""
     events: list[Event] = list(feed.evaluation(name, version))
     prompts = [event for event in events if isinstance(event, PromptSubmitted)]
     if not prompts:
-        reasons = ReasonCounts(one.reason.partition(": ")[2] for one in events if isinstance(one, PromptRejected))
+        refusals = [event for event in events if isinstance(event, PromptRejected)]
+        reasons = ReasonCounts(refusal.reason.partition(": ")[2] for refusal in refusals)
         raise DataError(f"evaluation set {name!r} has no usable prompt: {len(events)} lines were refused: {reasons}")
     for prompt in prompts:
         events += requests_for(prompt.group, prompt.tokens, plan, evaluation=name, version=version)

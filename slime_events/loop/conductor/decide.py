@@ -1,7 +1,7 @@
-"""`decide`: the conductor's events at one position of the log. Pure: same state and plan, same events.
+"""`decide`: the conductor's events at a position of the log. Pure: equal state and plan give equal events.
 
-Evaluations share the engines, and the conductor does not wait for them. How long one may keep an engine from newer
-weights is decided at the engine (`serve_apps/version_choice.py`).
+Evaluations share the engines, and the conductor does not wait for them. The engine decides how long an evaluation may
+keep it from newer weights (`serve_apps/version_choice.py`).
 """
 
 from collections import Counter
@@ -22,17 +22,16 @@ from slime_events.plugins.post_process import PostProcess
 
 
 def evals_due(state: RunState, plan: Plan) -> list[tuple[str, int]]:
-    """(data set, version) to begin: the first version, every N-th and the last.
+    """Return (data set, version) of the evaluations to begin: of the first version, every N-th and the last.
 
-    An N-th version that is not published (--update-weights-interval) has no weights to evaluate: the next published one
-    takes its place.
+    If an N-th version is not published (--update-weights-interval), the next published version is evaluated instead.
     """
     due, version = _due(state.published, state, plan)
     return [(name, version) for name in plan.evals if state.evals_begun.get(name, -1) < due]
 
 
 def function_eval_due(state: RunState, plan: Plan) -> int | None:
-    """The version that the user's evaluation function is called for next, one after the other."""
+    """Return the version for which the user's evaluation function is called next; None: none is due."""
     evaluated, every = state.by_function.evaluated, plan.publish_every
     for published in range(max(evaluated + 1, state.first), state.published + 1 if plan.evals_by_function else 0):
         due, version = _due(published, state, plan)
@@ -42,7 +41,7 @@ def function_eval_due(state: RunState, plan: Plan) -> int | None:
 
 
 def _due(published: int, state: RunState, plan: Plan) -> tuple[int, int]:
-    """(the newest version to evaluate once `published` is, the version to take for it); -1 for none."""
+    """Return the newest version to evaluate once `published` is, and the version to use for it; -1 for none."""
     if plan.eval_every is None or published < 0:
         return -1, -1
     due = version = published
@@ -56,9 +55,9 @@ def _due(published: int, state: RunState, plan: Plan) -> tuple[int, int]:
 
 
 def evals_completed(state: RunState, plan: Plan) -> list[EvalCompleted]:
-    """Evaluations of which every sample has ended."""
-    evaluations = [(one, [state.groups[group] for group in one.groups]) for one in state.evals.values()]
-    return [_result(one, groups) for one, groups in evaluations if all(has_ended(group, plan) for group in groups)]
+    """Return the results of evaluations whose samples have all ended."""
+    every = [(evaluation, [state.groups[group] for group in evaluation.groups]) for evaluation in state.evals.values()]
+    return [_result(evaluation, groups) for evaluation, groups in every if all(has_ended(g, plan) for g in groups)]
 
 
 def _result(evaluation: EvalState, groups: Sequence[GroupState]) -> EvalCompleted:
@@ -74,7 +73,7 @@ def _result(evaluation: EvalState, groups: Sequence[GroupState]) -> EvalComplete
         mean_length=sum(s.length for s in samples) / len(samples),
         oldest_version=min((s.oldest for s in samples if s.oldest is not None), default=evaluation.version),
         newest_version=max((s.newest for s in samples if s.newest is not None), default=evaluation.version),
-        pass_rates=pass_rate([reward for one in answers for reward in one], list(map(len, answers))),
+        pass_rates=pass_rate([reward for rewards in answers for reward in rewards], list(map(len, answers))),
     )
 
 
@@ -85,7 +84,7 @@ def decide(
     normalise: Normalise,
     post_process: PostProcess | None = None,
 ) -> list[Event]:
-    """Verdicts, a sealed batch, repeated requests, completed evaluations, and requests for waiting prompts."""
+    """Return verdicts, a sealed batch, repeated requests, completed evaluations, and requests for waiting prompts."""
     if not may_decide(state, plan):
         return []
     decided = verdicts(state, plan, group_filter)
@@ -101,27 +100,29 @@ def decide(
 
 
 def prompts_to_draw(state: RunState, plan: Plan) -> int:
-    """Prompts to take from the source now, beyond the waiting ones: those to request, and while the trainer works those
-    that the next step will request, so that only the requests have to follow its commit.
+    """Return the number of prompts to take from the source now, in addition to the waiting ones.
+
+    They are those to request now and, while the trainer works, those that the next step will request. Then only the
+    requests have to follow the step's commit.
     """
     if not may_decide(state, plan):
         return 0
     if plan.by_function:
         return state.by_function.wanted - state.by_function.drawn
-    wanted = groups_to_request(state, plan)
+    count = groups_to_request(state, plan)
     if state.sealed and plan.draw is None:
-        wanted = max(wanted, min(plan.groups, groups_needed(state, plan)))
-    return next_turns(state, plan, wanted).draws
+        count = max(count, min(plan.groups, groups_needed(state, plan)))
+    return next_turns(state, plan, count).draws
 
 
 def with_requests(drawn: Sequence[PromptSubmitted | PromptRejected], state: RunState, plan: Plan) -> list[Event]:
-    """The drawn prompts, each with its requests while there is room; the others wait.
+    """Return the drawn prompts, each with its requests while there is room; the rest wait.
 
-    A prompt that a sampler drew is requested only once it is in the log: another conductor may draw another one.
+    A prompt from a sampler is requested only once it is in the log: another conductor may draw a different one.
     """
     turns = next_turns(state, plan, groups_to_request(state, plan))
     room = turns.draws
-    order = state.counts.groups_requested + len(turns.groups)  # those are requested before
+    order = state.counts.groups_requested + len(turns.groups)  # those are requested first
     events: list[Event] = []
     for prompt in drawn:
         events.append(prompt)
@@ -133,18 +134,17 @@ def with_requests(drawn: Sequence[PromptSubmitted | PromptRejected], state: RunS
 
 
 def decides_with_more_waiting(state: RunState, plan: Plan) -> bool:
-    """Whether there may be anything to decide because more prompts wait than before: a flood of them is to cost no
-    decision each.
+    """Return whether more waiting prompts may change a decision, so that a flood of prompts does not cost one each.
 
-    They are requested where there is room for a group. Of what the run itself draws ahead they can only take the place;
-    with shares that is not so plain, and it is looked at.
+    Waiting prompts are requested if there is room for a group. Otherwise they can only replace prompts that the run
+    would draw ahead; with shares that is harder to tell, so a decision is made.
     """
     return groups_to_request(state, plan) > 0 or bool(plan.shares and state.sealed)
 
 
 def is_complete(state: RunState, plan: Plan) -> bool:
-    """All steps committed, all evaluations done, and the last checkpoint saved, or a newer one."""
-    if state.version < plan.steps:  # nearly always: the rest takes a look at each step
+    """Return whether all steps are committed, all evaluations done, and the last checkpoint or a newer one is saved."""
+    if state.version < plan.steps:  # nearly always; the rest is slow
         return False
     newest = min(state.batch_starts, default=plan.steps)  # checkpoint: batches before it are forgotten
     return (
@@ -157,9 +157,9 @@ def is_complete(state: RunState, plan: Plan) -> bool:
 
 
 def is_broken(state: RunState, plan: Plan) -> str | None:
-    """Why the run cannot continue: too many groups in a row failed for other reasons than the filter.
+    """Return why the run cannot continue: too many consecutive groups failed for reasons other than the filter.
 
-    Groups of prompts from outside do not count: whoever may send some could end the run.
+    Groups of producers' prompts do not count, or any producer could end the run.
     """
     if [] in state.by_function.returned.values():
         return "nothing that the rollout function returned for a step can be trained on"
@@ -174,7 +174,7 @@ def is_broken(state: RunState, plan: Plan) -> str | None:
 
 
 def waits_for(state: RunState, plan: Plan) -> str:
-    """What the run waits for, as text for deadlines and the terminal."""
+    """Return what the run waits for, as text for deadlines and the terminal."""
     if state.published < 0:
         return f"the trainer to publish version {state.first}"
     if not state.activated and not plan.by_function:
@@ -199,8 +199,10 @@ def waits_for(state: RunState, plan: Plan) -> str:
 
 
 class Stall:
-    """How long a run has made no progress, by the caller's clock. deadline_s: seconds that are too many.
-    look_s: most seconds that one call counts: a pause of the machine or of the log stops the others too.
+    """Measures how long a run has made no progress, by the caller's clock.
+
+    deadline_s: seconds after which the run has stalled. look_s: most seconds that a call counts, because a pause of the
+    machine or of the log stops all processes.
     """
 
     def __init__(self, deadline_s: float, look_s: float, now: float) -> None:
@@ -208,8 +210,9 @@ class Stall:
         self._moved, self._idle, self._looked = -1, 0.0, now
 
     def seconds(self, moved: int, now: float, *, excused: bool = False) -> float | None:
-        """Seconds without progress, once they reach the deadline. moved: position of the newest progress. excused: it
-        is not the run that is waited for.
+        """Return the seconds without progress, if they have reached the deadline.
+
+        moved: position of the newest progress. excused: the run waits for external parties, so the time does not count.
         """
         counts = moved == self._moved and not excused
         self._idle = self._idle + min(now - self._looked, self._look_s) if counts else 0.0

@@ -1,13 +1,14 @@
-"""How many prompts are drawn, and the requests for each: backpressure as a fold."""
+"""Backpressure as a fold: how many prompts are drawn, and the requests for each."""
 
 import hashlib
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from schemas.arrays import Array
+from schemas.doc import doc
 from schemas.event import Purpose
 from schemas.ids import evaluation_row, order_in_group, sample_id
 from schemas.recorded import Recalled
@@ -18,22 +19,22 @@ from slime_events.loop.conductor.plan import Plan, is_suspended
 
 
 class ReusedRollout(NamedTuple):
-    """A requested sample, and `recorded`: the sample of the other run that answers it."""
+    """A requested sample that a recorded sample of a different run answers."""
 
     group: GroupState
     sample: SampleState
     recalled: Recalled
-    recorded: str
+    recorded: Annotated[str, doc("the recorded sample, in the other run")]
 
     @property
     def place(self) -> Place:
-        """The sample's, as it is requested."""
+        """The place of the sample, as in its request."""
         order, index = self.group.order, order_in_group(self.sample.sample)[0]
         return Place(order * len(self.recalled.samples) + index, order)
 
 
 def reused_rollouts_due(state: RunState) -> list[ReusedRollout]:
-    """Requested samples whose recorded rollouts are not in the log yet."""
+    """Return requested samples whose recorded rollouts are not in the log yet."""
     return [
         ReusedRollout(group, sample, group.recalled, group.recalled.samples[order_in_group(sample.sample)[0]])
         for group in state.in_phase(GroupPhase.REQUESTED)
@@ -47,11 +48,11 @@ RETRYABLE = (FailureKind.ENGINE, FailureKind.AGENT)
 
 
 def groups_to_request(state: RunState, plan: Plan) -> int:
-    """Groups to request now.
+    """Return the number of groups to request now.
 
-    None where a rollout function answers them, while `open = requested - (trained + rejected)` fills `plan.room`, or
-    while rollouts are suspended. Otherwise the missing ones, at most as many as the run still needs; with a draw size,
-    slime's rule: whole draws until there are enough.
+    It is 0 if a rollout function makes the rollouts, while `open = requested - (trained + rejected)` fills `plan.room`,
+    and while rollouts are suspended. Otherwise it is the number of missing groups, up to what the run still needs; with
+    a draw size, it is slime's rule: whole draws until there are enough.
     """
     if plan.by_function:
         return 0
@@ -65,12 +66,12 @@ def groups_to_request(state: RunState, plan: Plan) -> int:
 
 
 def groups_needed(state: RunState, plan: Plan) -> int:
-    """Groups that the run still has to request, if all open ones are trained."""
+    """Return the groups that the run still has to request, if all open ones are trained."""
     return (plan.steps - state.next_step) * plan.groups - state.unsealed_groups
 
 
 def sample_seed(seed: int, sample: str) -> int:
-    """A seed of 31 bits that depends on the run's seed and the sample alone."""
+    """Return a seed of 31 bits that depends only on the run's seed and the sample."""
     digest = hashlib.blake2b(f"{seed}:{sample}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little") & 0x7FFFFFFF
 
@@ -78,9 +79,9 @@ def sample_seed(seed: int, sample: str) -> int:
 def requests_for(
     group: str, prompt: Array, plan: Plan, *, evaluation: str | None = None, version: int, order: int = -1
 ) -> list[RolloutRequested]:
-    """A request per sample of a group, for weights `version` or newer; an evaluation is of that version.
+    """Return a request per sample of a group, for weights `version` or newer; an evaluation is of that version.
 
-    evaluation: its data set. order: of the group among the run's training groups.
+    evaluation: its data set. order: index of the group among the run's training groups.
     """
     samples = plan.samples if evaluation is None else plan.eval_of(evaluation).samples
     return [
@@ -92,7 +93,7 @@ def requests_for(
 def _request(
     group: str, prompt: Array, sample: str, plan: Plan, evaluation: str | None, version: int, order: int, **more: Any
 ) -> RolloutRequested:
-    """version: that an evaluation is of; where evaluations are exact, no newer weights may make its answers."""
+    """Return a request. version: version under evaluation; exact evaluations allow no newer weights."""
     training, (index, _) = evaluation is None, order_in_group(sample)
     return RolloutRequested(
         sample=sample,
@@ -117,7 +118,7 @@ def _place(group: str, index: int, order: int, plan: Plan, evaluation: str | Non
 
 
 def requests_of(group: GroupState, state: RunState, plan: Plan, order: int) -> list[RolloutRequested]:
-    """The requests of a submitted training group: to engines, or each for the recorded sample that answers it."""
+    """Return the requests of a submitted training group: to engines, or for the recorded samples that answer them."""
     requests = requests_for(group.group, group.prompt, plan, version=state.published, order=order)
     if group.recalled is UNSET:
         return requests
@@ -126,7 +127,7 @@ def requests_of(group: GroupState, state: RunState, plan: Plan, order: int) -> l
 
 
 def requests_missing(state: RunState, plan: Plan) -> list[RolloutRequested]:
-    """The missing requests of groups that a lost conductor had requested in part, for the same weights."""
+    """Return requests that a lost conductor did not append for groups with other requests, for the same weights."""
     if plan.by_function:
         return []
     return [
@@ -138,9 +139,11 @@ def requests_missing(state: RunState, plan: Plan) -> list[RolloutRequested]:
 
 
 def requests_again(state: RunState, plan: Plan, *, training: bool) -> list[RolloutRequested]:
-    """New requests for suspended rollouts and for failed ones that may be retried; their tokens stay. training: include
-    training rollouts, not only evaluations."""
-    found = []
+    """Return new requests for suspended rollouts and for failed ones with attempts left; they keep their tokens.
+
+    training: include training rollouts, not only evaluations.
+    """
+    requests = []
     suspended, failed, requested = SamplePhase.SUSPENDED, SamplePhase.FAILED, GroupPhase.REQUESTED
     for group in state.index.begun:
         if group.phase is not requested or (group.purpose is Purpose.TRAIN and (plan.by_function or not training)):
@@ -156,10 +159,10 @@ def requests_again(state: RunState, plan: Plan, *, training: bool) -> list[Rollo
             more: dict[str, Any] = {"min_version": min_version, "attempt": sample.attempt + 1, "mask_older": masks}
             evaluation = None if group.purpose is Purpose.TRAIN else group.dataset
             about = (group.group, group.prompt, sample.sample, plan, evaluation, group.version, group.order)
-            found.append(_request(*about, **more))
-    return found
+            requests.append(_request(*about, **more))
+    return requests
 
 
 def may_retry(sample: SampleState, plan: Plan) -> bool:
-    """Whether a failure was the engine's and attempts are left. A suspension is no attempt."""
+    """Return whether the engine caused a failure and attempts are left. A suspension is not an attempt."""
     return sample.failed_as in RETRYABLE and sample.failures < plan.max_attempts

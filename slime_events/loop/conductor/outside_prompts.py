@@ -1,4 +1,4 @@
-"""`OutsidePrompts`: what producers send as the prompts that a run's model sees."""
+"""`OutsidePrompts`: producers' prompts as events of the run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from slime_events.plugins.tokenizer import TokenizerSource
 
 
 class OutsidePrompts:
-    """check_grader: of their metadata, see `metadata_check`; None: they may name any grader. check_label: of their
-    metadata and label, see `label_check`; None: they need no label.
+    """Makes the events of producers' prompts.
+
+    check_grader: check of their metadata, see `metadata_check`; None: they may name any grader. check_label: check of
+    their metadata and label, see `label_check`; None: they need no label.
     """
 
     def __init__(
@@ -39,12 +41,12 @@ class OutsidePrompts:
 
     @classmethod
     def of(cls, settings: TrainSettings, tokenizer: TokenizerSource) -> OutsidePrompts:
-        """Of a run's settings."""
+        """Return the maker of these settings."""
         longest = settings.rollout.longest_prompt or context_of(settings) or LONG_CONTEXT
         return cls(settings.data, tokenizer, longest, metadata_check(settings), label_check(settings))
 
-    def check_metadata(self, metadata: Any) -> None:
-        """Whether a sample from outside with these can be graded. Raises WrongField."""
+    def check_metadata(self, metadata: object) -> None:
+        """Raise WrongField if a sample with this metadata cannot be graded."""
         if self._check_grader is None:
             return
         try:
@@ -55,27 +57,28 @@ class OutsidePrompts:
             raise _wrong("metadata.rm_type", BadReason.UNGRADABLE, error) from error
 
     def submitted(self, prompt: InboxPrompt, sender: str = "", *, is_graded: bool = False) -> PromptSubmitted:
-        """A producer's prompt; its group id depends on its key and the sender alone. is_graded: its samples come with
-        their rewards. Raises WrongField.
+        """Return the event of a producer's prompt. Raises WrongField.
+
+        The group id depends only on its key and the sender. is_graded: its samples come with their rewards.
         """
-        (made,) = self.submitted_all([prompt], sender, is_graded=is_graded)
-        if isinstance(made, WrongField):
-            raise made
-        return made
+        (result,) = self.submitted_all([prompt], sender, is_graded=is_graded)
+        if isinstance(result, WrongField):
+            raise result
+        return result
 
     def submitted_all(
         self, prompts: Sequence[InboxPrompt], sender: str, *, is_graded: bool = False
     ) -> list[PromptSubmitted | WrongField]:
-        """`submitted` of each, or what is wrong with it; tokenised all together."""
-        wrong = {n: error for n, one in enumerate(prompts) if (error := self._wrong_in(one, is_graded=is_graded))}
-        given = [self._given(one) for n, one in enumerate(prompts) if n not in wrong]
-        made = iter(make_prompts(given, self.tokenizer, self._max_prompt_len))
-        return [wrong.get(n) or _event(one, next(made), sender) for n, one in enumerate(prompts)]
+        """Return the event of each prompt, or its error. Tokenises all prompts together."""
+        wrong = {n: error for n, each in enumerate(prompts) if (error := self._wrong_in(each, is_graded=is_graded))}
+        inputs = [self._inputs(each) for n, each in enumerate(prompts) if n not in wrong]
+        results = iter(make_prompts(inputs, self.tokenizer, self._max_prompt_len))
+        return [wrong.get(n) or _event(each, next(results), sender) for n, each in enumerate(prompts)]
 
     def _wrong_in(self, prompt: InboxPrompt, *, is_graded: bool) -> WrongField | None:
-        """What can be known before it is read."""
+        """Return an error that can be found without tokenising the prompt."""
         if prompt.rendered and not isinstance(prompt.prompt, str):
-            return _wrong("prompt", BadReason.WRONG_TYPE, "a rendered prompt has to be a text, not chat messages")
+            return _wrong("prompt", BadReason.WRONG_TYPE, "a rendered prompt must be a text, not chat messages")
         try:
             if not is_graded:
                 self.check_metadata(prompt.metadata)
@@ -95,8 +98,8 @@ class OutsidePrompts:
             apply_chat_template_kwargs=self._data.apply_chat_template_kwargs,
         )
 
-    def _given(self, prompt: InboxPrompt) -> tuple[dict[str, Any], DataSettings]:
-        """As the fields of a line by a producer's names, and how they are read."""
+    def _inputs(self, prompt: InboxPrompt) -> tuple[dict[str, Any], DataSettings]:
+        """Return the prompt as fields of a line with a producer's names, and the settings to read them with."""
         is_chat = not isinstance(prompt.prompt, str) or (self._data.apply_chat_template and not prompt.rendered)
         return {"prompt": prompt.prompt, "tools": prompt.tools}, self._read_as[is_chat]
 
@@ -105,11 +108,11 @@ def _wrong(field: str, reason: BadReason, why: object) -> WrongField:
     return WrongField(field, f"{reason.value}: {why}")
 
 
-def _event(prompt: InboxPrompt, made: Prompt | Problem, sender: str) -> PromptSubmitted | WrongField:
-    if isinstance(made, Problem):
-        return _wrong("prompt", made.reason, made.message)
+def _event(prompt: InboxPrompt, result: Prompt | Problem, sender: str) -> PromptSubmitted | WrongField:
+    if isinstance(result, Problem):
+        return _wrong("prompt", result.reason, result.message)
     return submitted(
-        made,
+        result,
         group=inbox_group_id(prompt.key, sender),
         source=Source(path=INBOX, key=prompt.key, sender=sender, content=prompt.content()),
         dataset=INBOX,

@@ -1,15 +1,16 @@
 """`OutsideRollouts`: a finished group from outside as events: its prompt, and an offer for each of its samples.
 
-It waits for its turn like any prompt. Then each of its samples is requested, and the offer answers in an engine's
-place, as recorded rollouts of another run do (decision 0016).
+The prompt waits like any other. Then each of its samples is requested, and the offer answers the request instead of an
+engine, as recorded rollouts of a different run do (decision 0016).
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from schemas.arrays import EMPTY_LOG_PROBS, pack, pack_log_probs, pack_tokens, unpack
+from schemas.doc import doc
 from schemas.errors import InvalidValue
 from schemas.event import Event
 from schemas.ids import sample_id
@@ -29,19 +30,17 @@ from slime_events.plugins.tokenizer import Tokenizer, loaded_tokenizer
 
 
 class Limits(NamedTuple):
-    """samples: of each group. response, context: tokens at most. bound: versions that weights may be behind.
-    vocabulary: ids are below it.
-    """
+    """Limits of a finished group."""
 
-    samples: int
-    response: int
-    context: int | None
-    bound: int
-    vocabulary: int
+    samples: Annotated[int, doc("samples of each group")]
+    response: Annotated[int, doc("most tokens of a response")]
+    context: Annotated[int | None, doc("most tokens of prompt and response; None: no limit")]
+    bound: Annotated[int, doc("how many versions its weights may be behind")]
+    vocabulary: Annotated[int, doc("token ids are below this number")]
 
     @classmethod
     def of(cls, settings: TrainSettings, tokenizer: Tokenizer) -> "Limits":
-        """Of a run's settings."""
+        """Return the limits of a run's settings."""
         rollout = settings.rollout
         return cls(
             rollout.n_samples_per_prompt,
@@ -53,22 +52,22 @@ class Limits(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A sample's tokens, which of them are trained on, and their text."""
+    """A sample's response."""
 
     tokens: list[int]
-    mask: list[int]
+    mask: Annotated[list[int], doc("1: trained on, per token")]
     text: str
 
 
 class OutsideRollouts:
-    """prompts: makes them. template: arguments of the chat template."""
+    """Makes the events of finished groups. prompts: makes their prompts. template: arguments of the chat template."""
 
     def __init__(self, prompts: OutsidePrompts, limits: Limits, template: dict[str, Any]) -> None:
         self._prompts, self._limits, self._template = prompts, limits, template
         self._tokenizer = loaded_tokenizer(prompts.tokenizer)
 
     def events(self, item: OutsideGroup, sender: str, run: str, published: int) -> list[Event]:
-        """The group's. published: the newest weights. Raises WrongField."""
+        """Return the events of a group. published: the newest weights. Raises WrongField."""
         if len(item.samples) != self._limits.samples:
             wrong = (
                 f"it has {len(item.samples)}, and a group of this run {self._limits.samples} (--n-samples-per-prompt)"
@@ -131,8 +130,8 @@ class OutsideRollouts:
         elif sample.reward is not None and not is_reward(sample.reward):
             raise WrongField("reward", f"it is no finite number, or larger than {MOST_REWARD:g}")
 
-    def _check_ids(self, tokens: Any, field: str) -> None:
-        """A special token that was added to the tokenizer may be none of the model's."""
+    def _check_ids(self, tokens: object, field: str) -> None:
+        """Raise WrongField for an id that the model does not have, such as a special token added to the tokenizer."""
         try:
             token_ids(tokens, self._limits.vocabulary, field)
         except InvalidValue as error:
@@ -143,13 +142,13 @@ class OutsideRollouts:
             raise WrongField("log_probs", "they are of tokens: give these in place of text or messages")
         if len(log_probs) != count:
             raise WrongField("log_probs", f"there are {len(log_probs)} for {count} tokens")
-        if not all(-1e4 < one <= 0.0 for one in log_probs):
+        if not all(-1e4 < value <= 0.0 for value in log_probs):
             raise WrongField("log_probs", "a natural logarithm of a probability is finite and at most 0")
 
     def _answer(self, sample: OutsideSample, prompt: PromptSubmitted) -> Answer:
-        given = [name for name in ("tokens", "text", "messages") if getattr(sample, name) is not None]
-        if len(given) != 1:
-            raise WrongField(given[-1] if given else "tokens", "give one of tokens, text and messages")
+        fields = [name for name in ("tokens", "text", "messages") if getattr(sample, name) is not None]
+        if len(fields) != 1:
+            raise WrongField(fields[-1] if fields else "tokens", "give one of tokens, text and messages")
         if sample.tokens is not None:
             self._check_ids(sample.tokens, "tokens")
         if sample.messages is not None:
@@ -161,21 +160,21 @@ class OutsideRollouts:
         return Answer(tokens, mask if sample.loss_mask is None else sample.loss_mask, text)
 
     def _of_messages(self, messages: list[dict[str, Any]], prompt: PromptSubmitted) -> Answer:
-        """Piece by piece as a model would have seen the chat grow: what assistants say is trained on."""
+        """Render the chat message by message, as a model would see it grow; assistants' messages are trained on."""
         chat = prompt.messages
         if chat is None:
             raise WrongField("messages", "the prompt is no chat: give text or tokens")
-        tokens, mask, said = list[int](), list[int](), prompt.text
+        tokens, mask, rendered = list[int](), list[int](), prompt.text
         for number, message in enumerate(messages):
             chat = [*chat, message]
             is_answer, is_last = message.get("role") == "assistant", number == len(messages) - 1
             follows = not is_last and messages[number + 1].get("role") == "assistant"
             text = self._rendered(chat, prompt, prompts_answer=follows)
-            if not text.startswith(said):
-                raise WrongField(f"messages[{number}]", "the chat template changes what stands before it: give tokens")
-            piece = self._encoded(text[len(said) :])
-            tokens, mask, said = [*tokens, *piece], [*mask, *[int(is_answer)] * len(piece)], text
-        return Answer(tokens, mask, said.removeprefix(prompt.text))
+            if not text.startswith(rendered):
+                raise WrongField(f"messages[{number}]", "the chat template changes earlier messages: give tokens")
+            piece = self._encoded(text[len(rendered) :])
+            tokens, mask, rendered = [*tokens, *piece], [*mask, *[int(is_answer)] * len(piece)], text
+        return Answer(tokens, mask, rendered.removeprefix(prompt.text))
 
     def _rendered(self, chat: list[dict[str, Any]], prompt: PromptSubmitted, *, prompts_answer: bool) -> str:
         more = {**({"tools": prompt.tools} if prompt.tools else {}), **self._template}
@@ -193,7 +192,7 @@ class OutsideRollouts:
 
 
 def _read(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages as a template can show them. Raises WrongField."""
+    """Return messages that a template can render. Raises WrongField."""
     try:
         return read_messages(messages, "messages")
     except (BadMessage, BadValue) as error:

@@ -1,7 +1,8 @@
-"""`Outsiders`: whether a run waits for its producers alone. Those have no deadline."""
+"""`Outsiders`: whether a run waits only for external parties. They have no deadline."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from schemas.doc import doc
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.state.group import GroupPhase, SamplePhase
 from slime_events.core.state.run import RunState
@@ -10,23 +11,23 @@ from slime_events.plugins.rewards.dispatch import OUTSIDE
 
 
 class Outsiders(NamedTuple):
-    """Whether all prompts, and all rewards, come from outside."""
+    """The external parties of a run."""
 
-    prompts: bool = False
-    rewards: bool = False
+    prompts: Annotated[bool, doc("all prompts come from producers")] = False
+    rewards: Annotated[bool, doc("all rewards are sent to the run")] = False
 
     @classmethod
     def of(cls, settings: TrainSettings) -> "Outsiders":
-        """Of a run's settings."""
+        """Return the external parties of a run's settings."""
         return cls(settings.data.waits_for_producers, settings.reward.rm_type == OUTSIDE)
 
     def are_waited_for(self, state: RunState, plan: Plan) -> bool:
-        """Whether the run waits for nobody else, so that no deadline of its own is to end it."""
+        """Return whether the run waits only for external parties, so that its deadline must not end it."""
         return (self.prompts and lacks_prompts(state, plan)) or (self.rewards and lacks_rewards(state, plan))
 
 
 def lacks_prompts(state: RunState, plan: Plan) -> bool:
-    """Whether a run that can generate has nothing to do before it gets prompts."""
+    """Return whether a run that can generate has nothing to do until it gets prompts."""
     if plan.by_function or state.published < 0 or not state.activated or state.version >= plan.steps:
         return False
     busy = state.sealed or state.evals or state.waiting or state.offers
@@ -34,7 +35,7 @@ def lacks_prompts(state: RunState, plan: Plan) -> bool:
 
 
 def lacks_rewards(state: RunState, plan: Plan) -> bool:
-    """Whether a run has nothing to do before finished samples get their rewards."""
+    """Return whether a run has nothing to do until finished samples get their rewards."""
     if plan.by_function or state.published < 0 or state.sealed:
         return False
     phases = {sample.phase for group in state.index.begun for sample in group.samples.values()}

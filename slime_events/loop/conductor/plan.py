@@ -1,11 +1,12 @@
-"""`Plan`: the settings that the conductor decides by. All else that it needs is in the state."""
+"""`Plan`: the settings that the conductor decides by. Everything else that it needs is in the state."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET
 
+from schemas.doc import doc
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import Sampling
 from slime_events.core.config.data import DataSettings
@@ -19,87 +20,82 @@ from slime_events.core.state.run import RunPhase, RunState
 
 
 class EvalPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How one data set is evaluated. samples: answers to each question. max_context: tokens of prompt and answer."""
+    """Settings for evaluating a data set."""
 
     sampling: Sampling
-    samples: int = 1
-    max_context: int | None = None
+    samples: Annotated[int, doc("answers per question")] = 1
+    max_context: Annotated[int | None, doc("most tokens of question and answer; None: no limit")] = None
 
     def sampling_for(self, prompt: int) -> Sampling:
-        """The sampling after a prompt of so many tokens."""
-        drawn = self.sampling
+        """Return the sampling after a prompt of `prompt` tokens."""
+        sampling = self.sampling
         if self.max_context is None:
-            return drawn
-        most = min(drawn.max_new_tokens, max(1, self.max_context - prompt))
-        return msgspec.structs.replace(drawn, max_new_tokens=most, min_new_tokens=min(drawn.min_new_tokens, most))
+            return sampling
+        most = min(sampling.max_new_tokens, max(1, self.max_context - prompt))
+        least = min(sampling.min_new_tokens, most)
+        return msgspec.structs.replace(sampling, max_new_tokens=most, min_new_tokens=least)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """steps: training steps of the run. groups, samples: per step and per group. draw: groups drawn at each top-up
-    (None: the missing ones). in_prompt_order: groups are decided in the order of their requests. verdicts_at_once: each
-    verdict is appended as soon as possible; else, without a filter, with its batch. partial_rollout: unfinished
-    rollouts are suspended at step boundaries. mask_offpolicy: suspended ones are trained on the tokens of their newest
-    version only. eval_exact: only the evaluated version makes an evaluation's answers. evals: data sets by name.
-    shares: of a batch, by source; empty: first come, first served. draws: the run has prompts of its own.
-    by_function, evals_by_function: a user's rollout function makes the rollouts, and the evaluations. agents: sessions
-    of agents make all of them.
-    """
+    """Settings of the conductor."""
 
-    steps: int
-    groups: int
-    samples: int
+    steps: Annotated[int, doc("training steps of the run")]
+    groups: Annotated[int, doc("groups per step")]
+    samples: Annotated[int, doc("samples per group")]
     sampling: Sampling
     seed: int = 42
-    draw: int | None = None
+    draw: Annotated[int | None, doc("groups drawn at each top-up; None: the missing ones")] = None
     max_staleness: int = 0
-    in_prompt_order: bool = True
-    verdicts_at_once: bool = True
-    partial_rollout: bool = False
-    mask_offpolicy: bool = False
+    in_prompt_order: Annotated[bool, doc("decide groups in the order of their requests")] = True
+    verdicts_at_once: Annotated[
+        bool, doc("append each verdict as soon as possible; otherwise, without a filter, with its batch")
+    ] = True
+    partial_rollout: Annotated[bool, doc("suspend unfinished rollouts at step boundaries")] = False
+    mask_offpolicy: Annotated[bool, doc("train suspended rollouts only on tokens of their newest version")] = False
     max_attempts: int = 3
-    publish_every: int = 1
+    publish_every: Annotated[int, doc("steps between two published versions")] = 1
     saves: SaveSteps = NEVER
-    eval_every: int | None = None
-    eval_first: bool = True
-    eval_exact: bool = False
-    evals: dict[str, EvalPlan] = {}
-    shares: dict[str, float] = {}
-    draws: bool = True
-    by_function: bool = False
-    evals_by_function: bool = False
-    agents: bool = False
+    eval_every: Annotated[int | None, doc("versions between evaluations; None: no evaluations")] = None
+    eval_first: Annotated[bool, doc("evaluate the first version")] = True
+    eval_exact: Annotated[bool, doc("only the version under evaluation makes the answers")] = False
+    evals: Annotated[dict[str, EvalPlan], doc("data sets by name")] = {}
+    shares: Annotated[dict[str, float], doc("source to its share of a batch; empty: first come, first served")] = {}
+    draws: Annotated[bool, doc("the run draws prompts itself")] = True
+    by_function: Annotated[bool, doc("a user's rollout function makes the rollouts")] = False
+    evals_by_function: Annotated[bool, doc("a user's function makes the evaluations")] = False
+    agents: Annotated[bool, doc("agents make all rollouts")] = False
 
     def eval_of(self, name: str) -> EvalPlan:
-        """How a data set is evaluated; as training samples where it is one no more, and still under way."""
+        """Return how a data set is evaluated; like training samples if it was removed during its evaluation."""
         return self.evals.get(name) or EvalPlan(sampling=self.sampling)
 
     @property
     def room(self) -> int:
-        """Groups that may be open: rollout_batch_size x (1 + max_staleness)."""
+        """Most groups that may be open: rollout_batch_size x (1 + max_staleness)."""
         return self.groups * (1 + self.max_staleness)
 
     @property
     def staleness_bound(self) -> int:
-        """Versions that a sample may be behind."""
+        """Most versions that a sample may be behind."""
         return staleness_bound(
             max_staleness=self.max_staleness, publish_every=self.publish_every, draw=self.draw, groups=self.groups
         )
 
     @property
     def ahead(self) -> int:
-        """Steps that may pass from the draw of a prompt to its training; it is drawn a step before its request."""
+        """Most steps from the draw of a prompt to its training; it is drawn a step before its request."""
         return self.staleness_bound + 1
 
     @property
     def broken_limit(self) -> int:
-        """Groups in a row that may fail for other reasons than the filter before the run stops."""
+        """Consecutive groups that may fail, for reasons other than the filter, before the run fails."""
         return max(2 * self.groups, 16)
 
 
 def make_plan(
     rollout: RolloutSettings, evaluation: EvalSettings, trainer: TrainerSettings, data: DataSettings | None = None
 ) -> Plan:
-    """The plan of these settings. `num_rollout` must be set. data: where it is to decide which prompt is next."""
+    """Return the plan of these settings. `num_rollout` must be set. data: None for a plan that draws no prompts."""
     if rollout.num_rollout is None:
         raise ValueError("num_rollout is not set")
     sampling = Sampling(
@@ -131,7 +127,7 @@ def make_plan(
         eval_every=evaluation.eval_interval,
         eval_first=not evaluation.skip_eval_before_train,
         eval_exact=evaluation.eval_on == "version",
-        evals={name: _eval_plan(one, evaluation, sampling) for name, one in sets.items()},
+        evals={name: _eval_plan(dataset, evaluation, sampling) for name, dataset in sets.items()},
         shares=shares(data.source_share) if data else {},
         draws=data is None or not data.waits_for_producers,
         by_function=by_function,
@@ -140,41 +136,41 @@ def make_plan(
     )
 
 
-def _eval_plan(one: EvalSet, evaluation: EvalSettings, training: Sampling) -> EvalPlan:
+def _eval_plan(dataset: EvalSet, evaluation: EvalSettings, training: Sampling) -> EvalPlan:
     own: dict[str, Any] = {
-        "max_new_tokens": one.max_response_len,
-        "min_new_tokens": one.min_new_tokens,
-        "temperature": one.temperature,
-        "top_p": one.top_p,
-        "top_k": one.top_k,
-        "stop": None if one.stop is None else tuple(one.stop),
-        "stop_token_ids": None if one.stop_token_ids is None else tuple(one.stop_token_ids),
+        "max_new_tokens": dataset.max_response_len,
+        "min_new_tokens": dataset.min_new_tokens,
+        "temperature": dataset.temperature,
+        "top_p": dataset.top_p,
+        "top_k": dataset.top_k,
+        "stop": None if dataset.stop is None else tuple(dataset.stop),
+        "stop_token_ids": None if dataset.stop_token_ids is None else tuple(dataset.stop_token_ids),
     }
     return EvalPlan(
         sampling=msgspec.structs.replace(training, **{name: value for name, value in own.items() if value is not None}),
-        samples=one.n_samples_per_eval_prompt or 1,
+        samples=dataset.n_samples_per_eval_prompt or 1,
         max_context=evaluation.eval_max_context_len,
     )
 
 
 def at_boundary(next_step: int, state: RunState, plan: Plan) -> bool:
-    """Whether `next_step`, the first that is not sealed, has to wait for a commit.
+    """Return whether `next_step`, the first that is not sealed, must wait for a commit.
 
-    Tokens generated meanwhile would be more than `max_staleness` versions old at the step that trains them first.
+    Tokens generated meanwhile would be more than `max_staleness` versions old at the first step that trains them.
     """
     return next_step > state.version + plan.max_staleness
 
 
 def is_suspended(next_step: int, state: RunState, plan: Plan) -> bool:
-    """Whether unfinished training rollouts are suspended now, and none is requested."""
+    """Return whether unfinished training rollouts are suspended now, and none is requested."""
     return plan.partial_rollout and at_boundary(next_step, state, plan)
 
 
 def may_decide(state: RunState, plan: Plan) -> bool:
-    """Whether the run is on, and the state not between the two halves of one append.
+    """Return whether the run is running, and the state is not between the two events of an append.
 
-    A commit that publishes is step.committed and weights.published in one append, but a reader may get them one after
-    the other. Requests in between would be for weights that are outdated already.
+    A commit that publishes is step.committed and weights.published in one append, but a reader may receive them one by
+    one. Requests in between would be for outdated weights.
     """
     if state.phase is not RunPhase.RUNNING or state.published < 0:
         return False
@@ -183,28 +179,28 @@ def may_decide(state: RunState, plan: Plan) -> bool:
 
 
 def bound_of(group: GroupState, plan: Plan) -> int:
-    """Versions that the weights which train a group may be past its oldest; recorded rollouts have their own bound."""
+    """Return how many versions behind a group may be when it is trained; recorded rollouts have their own bound."""
     return plan.staleness_bound if group.recalled is UNSET else group.recalled.bound
 
 
 def last_step(group: GroupState, plan: Plan) -> int:
-    """The last step that may train a group."""
+    """Return the last step that may train a group."""
     return group.oldest + bound_of(group, plan)
 
 
 def in_time(groups: Sequence[GroupState], step: int, plan: Plan) -> bool:
-    """Whether steps from `step` on can train all these groups within their bounds: oldest first, a batch per step."""
+    """Return whether steps from `step` on can train all groups within their bounds: oldest first, a batch per step."""
     last_steps = sorted(last_step(group, plan) for group in groups)
-    return all(step + place // plan.groups <= last for place, last in enumerate(last_steps))
+    return all(step + index // plan.groups <= last for index, last in enumerate(last_steps))
 
 
 def stale(group: GroupState, accepted: Sequence[GroupState], state: RunState, plan: Plan) -> GroupRejected | None:
-    """The rejection of a group that cannot be trained within its bound beside the accepted groups.
+    """Return the rejection of a group that cannot be trained within its bound beside the accepted groups; or None.
 
-    Sealing waits for groups that are still being generated, so this happens only where an engine used older weights
-    than requested, or where recorded rollouts waited too long. An accepted group stays in time.
+    Sealing waits for groups that are still being generated, so this happens only if an engine used older weights than
+    requested, or if recorded rollouts waited too long. An accepted group stays in time.
     """
-    step = state.by_function.step_of(group.group)  # a batch has what a rollout function returned for it
+    step = state.by_function.step_of(group.group)  # a rollout function defines the groups of a batch
     if step is None:
         step = state.next_step + len(accepted) // plan.groups
     behind, bound = step - group.oldest, bound_of(group, plan)

@@ -1,8 +1,8 @@
-"""`PromptSampler`: draws prompts by their history in the log: by pass rate, and from another run's archive.
+"""`PromptSampler`: draws prompts by their history in the log: by pass rate, and from the archive of another run.
 
     draw n:  from the archive or from the file, by share  ->  a prompt of it, by the fold of all draws so far
 
-Every draw is an event with its number (`source.offset`) and the log position that it was decided on (`source.seen`),
+Every draw is an event with its number (`source.offset`) and the log position at which it was decided (`source.seen`),
 so the log alone can reproduce it. The cursor is a fold, as for a file in order.
 """
 
@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec.structs import replace
 
+from schemas.doc import doc
 from schemas.errors import DataError
 from schemas.ids import TRAIN
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
@@ -33,19 +34,19 @@ from storage.log import Recorded
 
 @dataclass(slots=True)
 class PromptSampler:
-    """source: the prompt file; archive: a recorded run's prompts; at least one. draws, ancestry: of this run, folded as
-    far as `observe` got. buffer_filter: selects from the archive in place of the pass rates.
-    """
+    """Draws prompts from a file, an archive, or both."""
 
     data: DataSettings
     seed: int
-    source: PromptSource | None
-    archive: ArchivedPrompts | None
+    source: Annotated[PromptSource | None, doc("the prompt file; None: only the archive")]
+    archive: Annotated[ArchivedPrompts | None, doc("prompts of a recorded run; None: only the file")]
     tokenizer: TokenizerSource
-    max_prompt_len: int | None
-    draws: DrawStats
-    buffer_filter: BufferFilter | None = None
-    ancestry: WeightAncestry = field(default_factory=WeightAncestry)
+    max_prompt_len: Annotated[int | None, doc("tokens; None: no limit")]
+    draws: Annotated[DrawStats, doc("draws of this run, up to the last observed event")]
+    buffer_filter: Annotated[BufferFilter | None, doc("selects from the archive instead of the pass rates")] = None
+    ancestry: Annotated[WeightAncestry, doc("weights of this run, up to the last observed event")] = field(
+        default_factory=WeightAncestry
+    )
 
     def observe(self, recorded: Recorded) -> None:
         """Fold every event in, in order."""
@@ -53,9 +54,9 @@ class PromptSampler:
         self.ancestry.apply(recorded.envelope.event)
 
     def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
-        """The next `count` usable prompts, with the unusable ones between them.
+        """Return the next `count` usable prompts, with the unusable ones between them.
 
-        Raises DataError where none is usable, TooManyBadLines as the file does.
+        Raises DataError if no prompt is usable, and TooManyBadLines as the file does.
         """
         place = _Place(dict(cursors), {})
         taken: list[Prompted] = []
@@ -79,23 +80,23 @@ class PromptSampler:
         if drawn is None:
             refused = self.source.refused if self.source else []
             why = f": {reasons_of(refused)}\n  {refused[0]}" if refused else ""
-            raise DataError(f"no prompt is left that can be used: all that there were have been refused{why}")
+            raise DataError(f"no usable prompt is left: all prompts were refused{why}")
         return drawn
 
     def _pool(self, path: str, place: _Place) -> Pool:
-        """The prompts of a source that may be drawn, without those of this call."""
+        """Return the prompts of a source that may be drawn, without those drawn in this call."""
         if path not in place.pools:
-            known = self.draws.by_path.get(path, {})
-            rates = {row: (one.passed, one.answers) for row, one in known.items()}
+            stats = self.draws.by_path.get(path, {})
+            rates = {row: (prompt.passed, prompt.answers) for row, prompt in stats.items()}
             if self.archive is not None and path == self.archive.path:
                 rates = self.archive.rates() | {row: rate for row, rate in rates.items() if rate[1] > 0}
                 if rollouts := self.archive.rollouts:
                     rates = {row: rates[row] for row in rollouts.in_time(self.draws.version, self._common(rollouts))}
-            place.pools[path] = Pool(rates, known, version=self.draws.version, rest=self.data.prompt_rest)
+            place.pools[path] = Pool(rates, stats, version=self.draws.version, rest=self.data.prompt_rest)
         return place.pools[path]
 
     def _file_row(self, source: PromptSource, place: _Place) -> int | None:
-        """By pass rate with some new prompts for a curriculum, else in the file's order."""
+        """Return a row by pass rate, with some new prompts, for a curriculum; else in the file's order."""
         offset = place.cursor(source.url)
         if self.data.prompt_sampler == "file":
             return source.row_at(*divmod(offset, len(source)))
@@ -103,9 +104,9 @@ class PromptSampler:
         new = _new_row(source, pool)
         if new is not None and uniform(self.seed, "new", offset) < self.data.curriculum_new:
             return new
-        known = pool.draw(uniform(self.seed, source.url, offset))
-        if known is not None or new is not None:
-            return known if known is not None else new
+        seen = pool.draw(uniform(self.seed, source.url, offset))
+        if seen is not None or new is not None:
+            return seen if seen is not None else new
         return pool.longest_ago()
 
     def _from_file(self, file: PromptSource, place: _Place) -> Prompted | None:
@@ -120,7 +121,7 @@ class PromptSampler:
         return rejected(read, source) if isinstance(read, BadRow) else submitted(read, source.draw, source)
 
     def _from_archive(self, archive: ArchivedPrompts, place: _Place) -> Prompted | None:
-        """By the user's function, else by the pass rate: in the archive, and once drawn here by that of this run."""
+        """Draw by the user's function, or by the pass rate, in the archive or, once drawn by this run, in this run."""
         path, offset = archive.path, place.cursor(archive.path)
         pool = self._pool(path, place)
         if self.buffer_filter is None:
@@ -151,29 +152,30 @@ class PromptSampler:
         return replace(drawn, attributes=prompt.attributes) if isinstance(drawn, PromptSubmitted) else drawn
 
     def _common(self, rollouts: ArchivedRollouts) -> CommonVersion:
-        """The newest version that this run's weights and the recorded run's have in common."""
+        """Return the newest version that this run and the recorded run have in common. Raises DataError if none is."""
         common = self.ancestry.common(rollouts.ancestry)
         if common is None:
             raise DataError(
-                f"no weights of run {rollouts.run} at {self.data.archive_prompts} are weights of this run: how far its "
-                "rollouts are off policy cannot be told, so give an archive of its base, or --archive-reuse prompts"
+                f"this run has no weights in common with run {rollouts.run} at {self.data.archive_prompts}: "
+                "how far its "
+                "rollouts are off policy is unknown, so give an archive of its base, or --archive-reuse prompts"
             )
         return common
 
 
 @dataclass(slots=True)
 class _Place:
-    """Progress of one call: the cursors, and by source the prompts that it has not drawn yet."""
+    """Progress of a call of `take`."""
 
     cursors: dict[str, int]
-    pools: dict[str, Pool]
+    pools: Annotated[dict[str, Pool], doc("source to the prompts that this call has not drawn")]
 
     def cursor(self, path: str) -> int:
         return self.cursors.get(path, 0)
 
 
 def _new_row(source: PromptSource, pool: Pool) -> int | None:
-    """The first row of the file's order that was never drawn."""
+    """Return the first row in the file's order that was never drawn; None if all were."""
     length, drawn = len(source), pool.drawn
     if drawn >= length:
         return None
@@ -190,7 +192,7 @@ def make_prompt_sampler(
     max_prompt_len: int | None,
     buffer_filter: BufferFilter | None = None,
 ) -> PromptSampler | None:
-    """The sampler that settings ask for; None where prompts come from the file in its order, or there are none."""
+    """Return the sampler of these settings; None if prompts come from the file in its order, or there are none."""
     if archive is None and (source is None or data.prompt_sampler == "file"):
         return None
     return PromptSampler(

@@ -1,4 +1,4 @@
-"""`PromptFeed`: prompts as events, from files, archives, a user's source and evaluation sets."""
+"""`PromptFeed`: prompts as events, from files, archives, a user's data source and evaluation sets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from storage.log import Readable, Recorded
 
 
 class PromptFeed:
-    """The conductor's prompts. Its position is the state's cursor. drawer: draws in place of the file."""
+    """The conductor's prompts. Its position is the state's cursor. drawer: draws the prompts instead of the file."""
 
     def __init__(
         self,
@@ -57,9 +57,10 @@ class PromptFeed:
         *,
         ahead: bool = False,
     ) -> PromptFeed:
-        """The feed of these settings; without a source only the inbox feeds the run. archive: from `archived_prompts`.
-        shown: the arguments that a user's data source and buffer filter see. ahead: the tokenizer is loaded by a
-        thread, which takes a second and must be the only one that imports what others made.
+        """Return the feed of these settings. Without a source, only the inbox feeds the run.
+
+        archive: from `archived_prompts`. shown: arguments for a user's data source and buffer filter. ahead: a thread
+        loads the tokenizer, which takes a second; no other thread may import modules meanwhile.
         """
         longest = rollout.longest_prompt
         load = partial(load_tokenizer, hf_checkpoint)
@@ -82,20 +83,20 @@ class PromptFeed:
             self._drawer.observe(recorded)
 
     async def restore(self, log: Readable, end: int) -> None:
-        """Read the history of draws up to position `end`, in place of what was observed before."""
+        """Read the history of draws up to position `end`, and replace what was observed before."""
         if isinstance(self._drawer, PromptSampler):
             self._drawer.draws = DrawStats(self._data.pass_reward)
             await self._drawer.draws.read(log, end)
             self._drawer.ancestry = await read_ancestry(log) if end else WeightAncestry()
 
     def malformed(self) -> list[PromptRejected]:
-        """The lines that are no JSON objects, found while the files were indexed; an evaluation's too."""
+        """Return rejections of lines that are not JSON objects, found during indexing; also of evaluation sets."""
         sources = {TRAIN: self._source} if self._source else {}
-        sources |= {name: asked.source for name, asked in self._evaluations.items()}
+        sources |= {name: evaluation.source for name, evaluation in self._evaluations.items()}
         return [_rejected(bad, name) for name, source in sources.items() for bad in source.bad_lines]
 
     def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
-        """The next `count` usable prompts, with the unusable ones between them."""
+        """Return the next `count` usable prompts, with the unusable ones between them."""
         if self._drawer is not None:
             return self._drawer.take(cursors, count)
         if self._source is None:
@@ -104,11 +105,11 @@ class PromptFeed:
         return [_event(row, self._source.url, TRAIN) for row in rows]
 
     def evaluation(self, name: str, version: int) -> list[Prompted]:
-        """All prompts of one evaluation set, for one weight version."""
-        source, asked = self._evaluations[name]
+        """Return all prompts of an evaluation set, for a weight version."""
+        source, dataset = self._evaluations[name]
         if name not in self._evaluation_rows:
             self._evaluation_rows[name] = source.read(0, range(len(source)))
-        return [_question(row, source.url, name, asked, version) for row in self._evaluation_rows[name]]
+        return [_question(row, source.url, name, dataset, version) for row in self._evaluation_rows[name]]
 
 
 def _event(row: PromptRow | BadRow, url: str, dataset: str) -> Prompted:
@@ -117,20 +118,20 @@ def _event(row: PromptRow | BadRow, url: str, dataset: str) -> Prompted:
     return submitted(row, group_id(dataset, row.epoch, row.row), _source_of(row, url), dataset=dataset)
 
 
-def _question(row: PromptRow | BadRow, url: str, dataset: str, asked: EvalSet, version: int) -> Prompted:
-    """asked: what the data set says of all its questions. version: that the evaluation is of."""
+def _question(row: PromptRow | BadRow, url: str, name: str, dataset: EvalSet, version: int) -> Prompted:
+    """Return the event of a question. name, dataset: of its data set. version: weights under evaluation."""
     if isinstance(row, BadRow):
-        return _rejected(row, dataset)
+        return _rejected(row, name)
     return submitted(
         row,
-        evaluation_group_id(dataset, version, row.row),
+        evaluation_group_id(name, version, row.row),
         _source_of(row, url),
-        dataset=dataset,
+        dataset=name,
         purpose=Purpose.EVAL,
         version=version,
-        metadata=asked.metadata(row.metadata),
-        custom_rm_path=asked.custom_rm_path or "",
-        generate_function_path=asked.custom_generate_function_path or "",
+        metadata=dataset.metadata(row.metadata),
+        custom_rm_path=dataset.custom_rm_path or "",
+        generate_function_path=dataset.custom_generate_function_path or "",
     )
 
 

@@ -1,7 +1,7 @@
-"""When a batch is sealed, and of which groups: in prompt order, or those with the fewest steps left first.
+"""When a batch is sealed, and with which groups: in prompt order, or those with the fewest steps left first.
 
-No sample exceeds the staleness bound: a batch waits while sealing it would leave no step in time for a group that is
-still being generated. Backpressure guarantees such a step as long as no younger group takes it.
+No sample exceeds the staleness bound. A batch waits if sealing it would leave no step in time for a group that is still
+being generated. Backpressure guarantees such a step if no younger group takes it.
 """
 
 import hashlib
@@ -16,8 +16,8 @@ from slime_events.loop.conductor.plan import Plan, at_boundary, in_time, is_susp
 from slime_events.plugins.post_process import PostProcess, Processed
 
 Normalise = Callable[[Sequence[float], Sequence[int]], list[float]]
-"""(raw rewards, group sizes) -> rewards normalised over their groups, the advantages' input."""
-_UNDER_WAY = frozenset({SamplePhase.REQUESTED, SamplePhase.RUNNING})
+"""(raw rewards, group sizes) -> rewards normalised over their groups, from which advantages are computed."""
+_IN_PROGRESS = frozenset({SamplePhase.REQUESTED, SamplePhase.RUNNING})
 
 
 def seal(
@@ -27,8 +27,9 @@ def seal(
     normalise: Normalise,
     post_process: PostProcess | None = None,
 ) -> list[BatchSealed]:
-    """The next batch, if it is full and no group becomes too stale by sealing it. `decided`: verdicts of this cycle.
-    post_process: in place of `normalise`. Raises PlugPointError.
+    """Return the next batch, if it is full and sealing it makes no group too stale.
+
+    decided: verdicts of this cycle. post_process: replaces `normalise`. Raises PlugPointError.
     """
     step = state.next_step
     if step >= plan.steps or at_boundary(step, state, plan):
@@ -45,17 +46,17 @@ def seal(
     undecided = [g for g in state.in_phase(GroupPhase.REQUESTED) if g.group not in fresh]
     if undecided and not in_time([*candidates[plan.groups :], *undecided], step + 1, plan):
         return []
-    under_way = (sample.phase in _UNDER_WAY for group in undecided for sample in group.samples.values())
-    suspends = is_suspended(step + 1, state, plan) and any(under_way)
+    in_progress = (sample.phase in _IN_PROGRESS for group in undecided for sample in group.samples.values())
+    suspends = is_suspended(step + 1, state, plan) and any(in_progress)
     return [_of_groups(step, candidates[: plan.groups], normalise, post_process, suspends=suspends)]
 
 
 def _seal_returned(
     state: RunState, decided: Sequence[Verdict], normalise: Normalise, post_process: PostProcess | None
 ) -> list[BatchSealed]:
-    """The batch of all that a rollout function returned for the next step, but for what was rejected."""
-    step, rejected = state.next_step, {one.group for one in decided if isinstance(one, GroupRejected)}
-    accepted = {*state.accepted, *(one.group for one in decided if isinstance(one, GroupAccepted))}
+    """Return the batch of all groups that a rollout function returned for the next step, without rejected ones."""
+    step, rejected = state.next_step, {verdict.group for verdict in decided if isinstance(verdict, GroupRejected)}
+    accepted = {*state.accepted, *(verdict.group for verdict in decided if isinstance(verdict, GroupAccepted))}
     names = [name for name in state.by_function.returned.get(step, ()) if name not in rejected]
     if not names or not accepted.issuperset(names):
         return []
@@ -85,8 +86,9 @@ def make_sealed(
     suspends: bool = False,
     processed: Processed | None = None,
 ) -> BatchSealed:
-    """The batch of these groups, each with its graded samples, in their order. oldest: weight version in it. processed:
-    the rewards, where a user's function made them.
+    """Return the batch of these groups, each with its graded samples, in their order.
+
+    oldest: oldest weight version in the batch. processed: the rewards, if a user's function made them.
     """
     samples = [sample for _, members in groups for sample in members]
     raw: Sequence[float] = [float(sample.reward) for sample in samples if sample.reward is not None]
@@ -109,6 +111,6 @@ def make_sealed(
 
 
 def batch_digest(step: int, lines: Sequence[tuple[str, str, float]]) -> str:
-    """sha256 over the step and a line (sample, content digest, reward) per sample, in order; hex."""
+    """Return sha256 over the step and a line (sample, content digest, reward) per sample, in order; hex."""
     text = "\n".join([str(step), *(f"{sample} {digest} {reward!r}" for sample, digest, reward in lines)])
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,13 +1,14 @@
-"""`next_turns`: whose prompts are requested next, by the shares of their sources and by priority. Pure."""
+"""`next_turns`: which prompts are requested next, by the shares of their sources and by priority. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from msgspec import UNSET
 
+from schemas.doc import doc
 from schemas.event import Purpose
 from slime_events.core.config.per_source import FILE
 from slime_events.core.state.group import GroupState
@@ -15,21 +16,21 @@ from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.plan import Plan
 
 OTHERS = ""
-"""All sources that no share names, together."""
+"""Name of all sources without a share, together."""
 
 
 class Turns(NamedTuple):
-    """groups: that wait, to be requested now, in this order. draws: further prompts that the run is to draw itself."""
+    """The prompts to request next."""
 
-    groups: list[str]
-    draws: int
+    groups: Annotated[list[str], doc("waiting groups to request now, in this order")]
+    draws: Annotated[int, doc("further prompts that the run must draw itself")]
 
 
 def next_turns(state: RunState, plan: Plan, count: int) -> Turns:
-    """Who gets the next `count` turns.
+    """Return the prompts for the next `count` requests.
 
-    With shares each turn goes to the source that lacks most of its share of the groups under way, this turn included;
-    a source without a prompt is passed over, so no turn is lost. One without a share gets what the others leave.
+    With shares, each request goes to the source that lacks most of its share of open groups, including this request; a
+    source without a prompt is skipped. Sources without a share get what is left.
     """
     if count <= 0:
         return Turns([], 0)
@@ -42,15 +43,15 @@ def next_turns(state: RunState, plan: Plan, count: int) -> Turns:
     first = {source: next(queue, None) for source, queue in queues.items()}
     drawn = (FILE if FILE in plan.shares else OTHERS) if plan.draws else None
     parts = {OTHERS: max(0.0, 1.0 - sum(plan.shares.values())), **plan.shares}
-    under_way = Counter(share_of(group, plan) for group in state.index.begun if group.purpose is Purpose.TRAIN)
+    open_groups = Counter(share_of(group, plan) for group in state.index.begun if group.purpose is Purpose.TRAIN)
     turns = Turns([], 0)
     for _ in range(count):
         able = [source for source in parts if first[source] is not None or source == drawn]
         if not able:
             break
-        total = under_way.total() + 1
-        source = max(able, key=lambda one: (parts[one] > 0, parts[one] * total - under_way[one]))
-        under_way[source] += 1
+        total = open_groups.total() + 1
+        source = max(able, key=lambda name: (parts[name] > 0, parts[name] * total - open_groups[name]))
+        open_groups[source] += 1
         if (group := first[source]) is not None:
             turns.groups.append(group)
             first[source] = next(queues[source], None)
@@ -60,7 +61,7 @@ def next_turns(state: RunState, plan: Plan, count: int) -> Turns:
 
 
 def share_of(group: GroupState, plan: Plan) -> str:
-    """The source whose share a group counts to."""
+    """Return the source whose share a group counts to."""
     return _share_of(None if group.share is UNSET else group.share, plan)
 
 
@@ -70,22 +71,20 @@ def _share_of(source: str | None, plan: Plan) -> str:
 
 
 def _waiting_of(state: RunState, plan: Plan, share: str) -> Iterable[str]:
-    """The groups that wait and count to a share, in the order in which they came."""
+    """Return the waiting groups that count to a share, in order of arrival."""
     own = [names for source, names in state.index.by_share.items() if _share_of(source, plan) == share]
     return own[0] if len(own) == 1 else merge(*own, key=lambda name: state.groups[name].position)
 
 
 def _by_priority(state: RunState, waiting: Iterable[str]) -> Iterator[str]:
-    """The higher first; of equal ones those that came first. Nothing is looked at beyond what is taken, but for those
-    that have a priority.
-    """
-    found = {} if state.priorities is UNSET else state.priorities
-    if not found:
+    """Return waiting groups by priority, highest first, then by arrival. Reads lazily unless there are priorities."""
+    priorities = {} if state.priorities is UNSET else state.priorities
+    if not priorities:
         return iter(waiting)
     names = list(waiting)
-    ranked = sorted((name for name in names if name in found), key=lambda name: -found[name])
+    ranked = sorted((name for name in names if name in priorities), key=lambda name: -priorities[name])
     return chain(
-        (name for name in ranked if found[name] > 0),
-        (name for name in names if not found.get(name)),
-        (name for name in ranked if found[name] < 0),
+        (name for name in ranked if priorities[name] > 0),
+        (name for name in names if not priorities.get(name)),
+        (name for name in ranked if priorities[name] < 0),
     )

@@ -1,1 +1,1 @@
-"""A learner: a run that generates nothing and is trained on the rollouts of another one, decided in its own way."""
+"""Learners: runs that generate nothing and train on the rollouts of a parent run, with their own decisions."""

@@ -1,17 +1,18 @@
 """`Batches`: the batches of a learner, as a fold of its parent's log. Pure.
 
-group.accepted | group.rejected -> the samples of it that are trained on (`select`)
-batch.sealed of step s          -> the learner's batch of step s: what remains of that batch's groups, then the groups
-                                   that the parent rejected since its last batch and the learner accepts
+group.accepted | group.rejected -> the samples of the group to train on (`select`)
+batch.sealed of step s          -> the learner's batch of step s: the remaining groups of the parent's batch, then
+                                   groups that the parent rejected since its last batch and the learner accepts
 """
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from schemas.batches import BatchSealed
+from schemas.doc import doc
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.ids import order_in_group
@@ -27,29 +28,29 @@ from slime_events.plugins.texts import Texts
 from storage.log import Recorded
 
 MIN_SAMPLES = 2
-"""Samples that a group must keep once it has lost some: a single one has nothing to be compared with."""
+"""Fewest samples of a group that has lost some: a single sample has nothing to be compared with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """samples: of the group, in its order, with the rewards that are trained on."""
+    """The samples of a group to train on."""
 
     group: GroupState
-    samples: tuple[SampleState, ...]
+    samples: Annotated[tuple[SampleState, ...], doc("in the group's order, with the rewards to train on")]
 
     @property
     def oldest(self) -> int:
-        """The oldest weight version in it, as the parent counts versions."""
+        """The oldest weight version of its samples, in the parent's numbering."""
         return min(s.min_version if s.oldest is None else s.oldest for s in self.samples)
 
 
 def select(
     group: GroupState, verdict: Verdict, overrides: Overrides, group_filter: GroupFilter | None
 ) -> Selection | None:
-    """The samples that are trained on; None if there are none. group: as its run had it at `verdict`.
+    """Return the samples to train on; None if there are none. group: as its run had it at `verdict`.
 
-    group_filter: the learner's own; None if it is its parent's: then only overridden verdicts differ. Raises
-    PlugPointError where the filter is broken.
+    group_filter: the learner's own filter; None if it has its parent's: then only overridden verdicts differ. Raises
+    PlugPointError if the filter is broken.
     """
     if group.group in overrides.dropped_groups:
         return None
@@ -71,17 +72,18 @@ def select(
 
 
 class DerivedBatch(NamedTuple):
-    """What follows for the learner from an event of its parent. batch: the learner's, made from the batch `parent`.
-    unused: samples that are in no batch of the learner, now or later."""
+    """The result of an event of the parent for the learner."""
 
-    batch: BatchSealed | None = None
-    parent: BatchSealed | None = None
-    unused: tuple[str, ...] = ()
+    batch: Annotated[BatchSealed | None, doc("the learner's batch; None: the event gives none")] = None
+    parent: Annotated[BatchSealed | None, doc("the parent's batch that `batch` is made from")] = None
+    unused: Annotated[tuple[str, ...], doc("samples that no batch of the learner has, now or later")] = ()
 
 
 class Batches:
-    """first: the learner's first step; earlier steps have no batches. least: minimum of rollouts of a step (one for
-    each of its optimizer steps): with fewer its batch is empty. recredit: of the overrides' credit rule.
+    """Folds a parent's log into the learner's batches.
+
+    first: the learner's first step; earlier steps have no batches. least: fewest rollouts of a step, one for each of
+    its optimizer steps; a batch with fewer is empty. recredit: from the credit rule of the overrides.
     """
 
     def __init__(
@@ -96,18 +98,20 @@ class Batches:
         recredit: Recredit | None = None,
     ) -> None:
         self._parent, self._texts = RunState(run=run), Texts()
-        self._normalise, self._filter = normalise, group_filter and self._telling(group_filter)
+        self._normalise, self._filter = normalise, group_filter and self._with_texts(group_filter)
         self._overrides, self.first, self._least = overrides or Overrides(), first, least
         self._recredit = recredit
         self._selected: dict[str, Selection] = {}
         self._joining: list[Selection] = []
 
-    def _telling(self, group_filter: GroupFilter) -> GroupFilter:
+    def _with_texts(self, group_filter: GroupFilter) -> GroupFilter:
         return lambda group: group_filter(self._texts.with_texts(group))
 
     def apply(self, recorded: Recorded) -> DerivedBatch:
-        """Fold the parent's next event in. Raises PlugPointError where the filter is broken, InvalidValue where the
-        credit rule makes samples that the parent has not.
+        """Fold the parent's next event in.
+
+        Raises PlugPointError if the filter is broken, and InvalidValue if the credit rule makes samples that the parent
+        does not have.
         """
         event = recorded.envelope.event
         if self._recredit is not None:
@@ -124,13 +128,13 @@ class Batches:
 
     def _fold_sessions(self, event: Event, recredit: Recredit) -> None:
         if isinstance(event, RolloutCompleted) and not self._is_trained(event.group):
-            recredit.forget([event.sample])  # of an evaluation, or the generation of a turn
+            recredit.forget([event.sample])  # belongs to an evaluation, or is the generation of a turn
         else:
             recredit.apply(event)
 
     def _is_trained(self, group: str) -> bool:
-        known = self._parent.groups.get(group)
-        return known is not None and known.purpose is Purpose.TRAIN
+        state = self._parent.groups.get(group)
+        return state is not None and state.purpose is Purpose.TRAIN
 
     def _decide(self, verdict: Verdict) -> DerivedBatch:
         group = self._parent.groups.get(verdict.group)
@@ -149,24 +153,24 @@ class Batches:
         return DerivedBatch(unused=tuple(sample for sample in verdict.samples if sample not in kept))
 
     def _credited(self, group: GroupState, recredit: Recredit) -> GroupState:
-        """With the samples that the credit rule makes."""
+        """Return the group with only the samples of the credit rule."""
         recredit.check(tuple(group.samples))
         left = {name: sample for name, sample in group.samples.items() if recredit.is_sample(name)}
         return msgspec.structs.replace(group, samples=left)
 
     def _seal(self, parent: BatchSealed) -> DerivedBatch:
         accepted = [self._selected.pop(group, None) for group in parent.groups]
-        selected = [*(one for one in accepted if one is not None), *self._joining]
+        selected = [*(selection for selection in accepted if selection is not None), *self._joining]
         self._joining = []
-        samples = tuple(sample.sample for one in selected for sample in one.samples)
+        pairs = [(selection.group.group, sample) for selection in selected for sample in selection.samples]
+        samples = tuple(sample.sample for _, sample in pairs)
         if parent.step < self.first:
             return DerivedBatch(unused=samples)
-        rollouts = {(one.group.group, order_in_group(sample.sample)[0]) for one in selected for sample in one.samples}
-        if len(rollouts) < self._least:
+        if len({(group, order_in_group(sample.sample)[0]) for group, sample in pairs}) < self._least:
             selected = []
         # Both runs share the versions up to `first`. Newer ones of the parent count as that one.
-        oldest = min((min(one.oldest, self.first) for one in selected), default=parent.step)
-        groups = [(one.group.group, one.samples) for one in selected]
+        oldest = min((min(selection.oldest, self.first) for selection in selected), default=parent.step)
+        groups = [(selection.group.group, selection.samples) for selection in selected]
         batch = make_sealed(parent.step, groups, self._normalise, oldest=oldest)
         batch = msgspec.structs.replace(batch, removed=tuple(name for name in parent.removed if name in batch.samples))
         if self._recredit is not None:
@@ -177,27 +181,25 @@ class Batches:
 
 @dataclass(slots=True)
 class Preview:
-    """How a learner's batches differ from its parent's, before anything is trained. steps: of the parent. differing:
-    steps whose batch is another; empty: those of them with nothing left to train on. gone, joined: samples that only
-    the parent, only the learner trains on. regraded: samples that both train on, with other rewards. recredited: those
-    of batches that are credited by another rule.
-    """
+    """Differences between a learner's batches and its parent's, before training."""
 
-    steps: int = 0
-    differing: list[int] = field(default_factory=list)
-    empty: list[int] = field(default_factory=list)
-    gone: set[str] = field(default_factory=set)
-    joined: set[str] = field(default_factory=set)
-    regraded: set[str] = field(default_factory=set)
-    recredited: set[str] = field(default_factory=set)
+    steps: Annotated[int, doc("steps of the parent")] = 0
+    differing: Annotated[list[int], doc("steps with a different batch")] = field(default_factory=list)
+    empty: Annotated[list[int], doc("differing steps with an empty batch")] = field(default_factory=list)
+    gone: Annotated[set[str], doc("samples that only the parent trains on")] = field(default_factory=set)
+    joined: Annotated[set[str], doc("samples that only the learner trains on")] = field(default_factory=set)
+    regraded: Annotated[set[str], doc("samples that both train on, with different rewards")] = field(
+        default_factory=set
+    )
+    recredited: Annotated[set[str], doc("samples of batches with a different credit rule")] = field(default_factory=set)
 
     @property
     def first(self) -> int | None:
-        """The first step that differs; None where none does."""
+        """The first step that differs; None if no step does."""
         return self.differing[0] if self.differing else None
 
     def add(self, derived: DerivedBatch) -> None:
-        """Compare one of the learner's batches with its parent's."""
+        """Compare a batch of the learner with its parent's."""
         batch, parent = derived.batch, derived.parent
         if batch is None or parent is None:
             return
@@ -216,8 +218,8 @@ class Preview:
 
 
 async def preview(parent: AsyncIterator[Recorded], batches: Batches) -> Preview:
-    """One pass over the parent's log."""
-    found = Preview()
+    """Read the parent's log once, and return how the batches differ."""
+    result = Preview()
     async for recorded in parent:
-        found.add(batches.apply(recorded))
-    return found
+        result.add(batches.apply(recorded))
+    return result

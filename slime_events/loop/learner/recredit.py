@@ -1,4 +1,4 @@
-"""`Recredit`: what another credit rule makes of the sessions of a parent's log. A fold of it."""
+"""`Recredit`: applies a different credit rule to the sessions of a parent's log. A fold of the log."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from slime_events.core.trajectory import Fetch
 
 
 class Recredit:
-    """fetch: loss masks of what no session made."""
+    """Masks and credit of samples under a credit rule. fetch: for loss masks of samples that no session made."""
 
     def __init__(self, rule: CreditRule, fetch: Fetch) -> None:
         self._rule, self._fetch, self._sessions = rule, fetch, SealedSessions()
@@ -27,21 +27,21 @@ class Recredit:
             self._completed[event.sample] = event
 
     def is_sample(self, name: str) -> bool:
-        """Whether the rule leaves a sample one."""
+        """Return whether the rule keeps a sample."""
         paths = self._sessions.paths(requested_sample(name), self._rule)
         return not paths or name in paths
 
     def check(self, group: Sequence[str]) -> None:
-        """Raises InvalidValue where the rule makes samples of a group that the log does not have."""
-        for asked in dict.fromkeys(map(requested_sample, group)):
-            if missing := self._sessions.paths(asked, self._rule).keys() - set(group):
+        """Raise InvalidValue if the rule makes samples of a group that the log does not have."""
+        for requested in dict.fromkeys(map(requested_sample, group)):
+            if missing := self._sessions.paths(requested, self._rule).keys() - set(group):
                 raise InvalidValue(
-                    f"the credit rule {self._rule} makes {len(missing)} more samples of the session of {asked}; its "
-                    f"run has none of them (agent-credit {self._sessions.seals[asked].credit})"
+                    f"the credit rule {self._rule} makes {len(missing)} more samples of the session of {requested}, "
+                    f"and its run has none of them (agent-credit {self._sessions.seals[requested].credit})"
                 )
 
     def columns(self, samples: Sequence[str]) -> tuple[BatchColumn, ...]:
-        """What a batch of these samples has in the place of what they say; none where the rule is that of their run."""
+        """Return columns that override the samples' own values; none if the rule is that of the samples' run."""
         seals = [self._sessions.seals.get(requested_sample(name)) for name in samples]
         if all(seal is None or CreditRule.of(seal) == self._rule for seal in seals):
             return ()
@@ -52,10 +52,10 @@ class Recredit:
         return tuple(columns)
 
     def _trained(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Loss mask and credit of a sample, [response] each."""
-        asked, done = requested_sample(name), self._completed[name]
-        if (path := self._sessions.paths(asked, self._rule).get(name)) is not None:
-            turns = self._sessions.tokens(asked)
+        """Return loss mask and credit of a sample, [response] each."""
+        requested, done = requested_sample(name), self._completed[name]
+        if (path := self._sessions.paths(requested, self._rule).get(name)) is not None:
+            turns = self._sessions.tokens(requested)
             mask, credit = path.mask(turns), path.credit(turns)
         else:
             mask = np.ones(done.length, np.int8) if done.loss_mask is None else self._fetch(done.loss_mask)
@@ -63,7 +63,7 @@ class Recredit:
         return mask, np.ones(done.length, np.float32) if credit is None else credit
 
     def forget(self, samples: Sequence[str]) -> None:
-        """Release what is in a batch, or in none."""
+        """Release samples after their last use."""
         for name in samples:
             self._completed.pop(name, None)
             self._sessions.forget(requested_sample(name))

@@ -1,4 +1,4 @@
-"""The settings of a learner: its parent's, with what a learner decides for itself."""
+"""Settings of a learner: its parent's, except those that a learner decides for itself."""
 
 import functools
 
@@ -24,16 +24,16 @@ OWN = {
     "rollout": ("num_rollout", "dynamic_sampling_filter_path", "rollout_deadline"),
     "engine": ("hf_checkpoint",),
 }
-"""Component to fields that a learner decides for itself; None: all of them. All others are part of the recorded
-rollouts. The checkpoint is the same, but may have another path."""
+"""Component to the fields that a learner decides for itself; None: all of them. The rest is fixed by the recorded
+rollouts. The checkpoint is the same, but may have a different path."""
 NO_ENGINE = (
-    "a learner generates nothing, so it has no engine to evaluate with. A branch has: `slime-events branch {run} "
-    "--from VERSION --run NAME` begins with an evaluation of that version"
+    "a learner generates nothing, so it has no engine for evaluations. A branch has one: `slime-events branch {run} "
+    "--from VERSION --run NAME` evaluates that version first"
 )
-NO_DUMPS = "a learner neither writes dumps nor loads any. What it trains on is in the logs of its parent and its own"
-NO_GATEWAY = "a learner takes no prompts, so it has no gateway of its own"
+NO_DUMPS = "a learner neither writes nor loads dumps. Its training data is in its parent's log and its own"
+NO_GATEWAY = "a learner takes no prompts, so it has no gateway"
 NOT_OF_A_LEARNER = {"evaluation": NO_ENGINE, "debug": NO_DUMPS, "gateway": NO_GATEWAY}
-"""Component to why a learner cannot decide on it."""
+"""Component to the reason why a learner cannot set it."""
 IDLE = ("hf_checkpoint", "save", "save_interval", "save_epoch", "save_last", "save_hf", "keep_weights",
         "keep_weights_every", "keep_checkpoints", "keep_checkpoints_every", "update_weights_interval",
         "global_batch_size", "distributed_timeout_minutes", "hang_seconds", "max_retrained_steps")  # fmt: skip
@@ -41,11 +41,10 @@ IDLE = ("hf_checkpoint", "save", "save_interval", "save_epoch", "save_last", "sa
 
 
 def learner_settings(parent: TrainSettings, requested: TrainSettings, *, steps: int) -> TrainSettings:
-    """The settings of a learner of `parent`. requested: the parent's settings under the flags. steps: training ends
-    there.
+    """Return the settings of a learner of `parent`. requested: the parent's settings with the flags applied.
 
-    A batch has as many optimizer steps as the parent's, and each step as many rollouts as there are: the number of
-    samples may differ. Raises InvalidValue naming what a learner cannot decide.
+    steps: step at which training ends. A batch has as many optimizer steps as the parent's, and they divide the
+    rollouts: the number of samples may differ. Raises InvalidValue, with the settings that a learner cannot change.
     """
     recorded, apart = list[str](), dict[str, list[str]]()
     for component, field, _, _ in differences(parent, requested):
@@ -56,21 +55,21 @@ def learner_settings(parent: TrainSettings, requested: TrainSettings, *, steps: 
             recorded.append(flag_of(field))
     if recorded:
         raise InvalidValue(
-            f"{', '.join(recorded)}: went into the rollouts, which are there already. A learner decides on the "
+            f"{', '.join(recorded)}: the recorded rollouts depend on these. A learner can change only the "
             "algorithm, the trainer, the filter and the number of steps"
         )
     reward, rollout = requested.reward, requested.rollout
     if path := reward.custom_reward_post_process_path or rollout.custom_convert_samples_to_train_data_path:
         raise InvalidValue(
-            f"the rewards of this run's batches were made by {path}. A learner normalises rewards by its own algorithm "
-            "settings alone: train a branch (`slime-events branch`)"
+            f"{path} made the rewards of this run's batches. A learner normalises rewards only by its algorithm "
+            "settings: train a branch instead (`slime-events branch`)"
         )
     if requested.algorithm.keep_old_actor:
-        raise InvalidValue("--keep-old-actor: the weights that made a learner's rollouts are its parent's")
+        raise InvalidValue("--keep-old-actor: only the parent has the weights that made the rollouts")
     for component, flags in apart.items():
         raise InvalidValue(f"{', '.join(flags)}: {NOT_OF_A_LEARNER[component].format(run=requested.run.run)}")
     if requested.run.log_keep_steps not in (None, parent.run.log_keep_steps):
-        raise InvalidValue("--log-keep-steps: a learner's log is small, as it holds no rollouts, and all of it is kept")
+        raise InvalidValue("--log-keep-steps: a learner's log has no rollouts, so it is small and kept whole")
     run = msgspec.structs.replace(requested.run, log_keep_steps=None)
     trainer = requested.trainer
     written = {name: getattr(trainer, name) for name in ("save", "save_hf")}
@@ -81,13 +80,15 @@ def learner_settings(parent: TrainSettings, requested: TrainSettings, *, steps: 
 
 
 def makes_other_weights(parent: TrainSettings, own: TrainSettings) -> bool:
-    """Whether the same batches would make other weights."""
+    """Return whether the same batches would make different weights."""
     trains = ("algorithm", "trainer")
-    return any(one.component in trains and one.field not in IDLE for one in differences(parent, own))
+    return any(
+        difference.component in trains and difference.field not in IDLE for difference in differences(parent, own)
+    )
 
 
 def make_batches(parent: OpenedRun, own: TrainSettings, branched: Branched, changes: Overrides) -> Batches:
-    """The decisions of a learner with these settings. Each optimizer step takes a rollout on each copy of the model."""
+    """Return the batches of a learner with these settings. An optimizer step needs a rollout per copy of the model."""
     path, trainer = own.rollout.dynamic_sampling_filter_path, own.trainer
     group_filter = None
     if path != parent.settings.rollout.dynamic_sampling_filter_path:

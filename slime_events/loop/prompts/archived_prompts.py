@@ -1,18 +1,19 @@
-"""`ArchivedPrompts`: the prompts of a recorded run, of accepted and rejected groups, to be drawn again; and
-`ArchivedRollouts`: the groups of it whose rollouts may be reused.
+"""`ArchivedPrompts`: prompts of a recorded run to draw again, from accepted and rejected groups; and
+`ArchivedRollouts`: the groups of the run whose rollouts may be reused.
 
-A prompt that was drawn several times is one row, at its first draw. To reuse rollouts each group is a row of its own.
-Rows keep their numbers while the archive grows.
+A prompt that was drawn several times is a single row, at its first draw. To reuse rollouts, each group is a row. Rows
+keep their numbers while the archive grows.
 """
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from schemas.arrays import pack_tokens
+from schemas.doc import doc
 from schemas.errors import DataError, InvalidValue
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected
@@ -31,12 +32,12 @@ from slime_events.plugins.sample_view import completed_sample, graded_sample
 
 
 class RecordedGroup(VersionRange, kw_only=True):
-    """The completed rollouts of a group. samples: their requested ones; oldest, newest: as that run counts versions."""
+    """The completed rollouts of a group. The versions are in its run's numbering."""
 
-    samples: set[str] = set()
+    samples: Annotated[set[str], doc("requested samples of the rollouts")] = set()
 
     def number(self, common: CommonVersion) -> int | None:
-        """Its oldest weights as this run counts versions; None for a group without tokens."""
+        """Return its oldest weights in this run's numbering; None for a group without tokens."""
         if self.oldest is None or self.newest is None:
             return None
         return min(common.number(self.oldest), common.number(self.newest))
@@ -44,26 +45,23 @@ class RecordedGroup(VersionRange, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRollouts:
-    """run: the recorded one. ancestry: of its weights. groups: by their prompt's row. samples: used of a group, the
-    first ones. bound: optimizer steps that the oldest weights may be behind those that they train. ahead: steps that
-    may pass from a draw to its training.
-    """
+    """Recorded rollouts that may be reused."""
 
-    run: str
-    ancestry: WeightAncestry
-    groups: Mapping[int, RecordedGroup]
-    samples: int
-    bound: int
-    ahead: int
+    run: Annotated[str, doc("the recorded run")]
+    ancestry: Annotated[WeightAncestry, doc("its weights")]
+    groups: Annotated[Mapping[int, RecordedGroup], doc("by the row of their prompt")]
+    samples: Annotated[int, doc("rollouts to use of a group, the first ones")]
+    bound: Annotated[int, doc("most optimizer steps that the oldest weights may be behind those that they train")]
+    ahead: Annotated[int, doc("most steps from a draw to its training")]
 
     def in_time(self, version: int, common: CommonVersion) -> list[int]:
-        """Rows that are still within the bound at their training, if they are drawn at `version`."""
+        """Return the rows that are still within the bound at their training, if they are drawn at `version`."""
         oldest = version + self.ahead - self.bound
         numbers = {row: group.number(common) for row, group in self.groups.items()}
         return [row for row, number in numbers.items() if number is not None and number >= oldest]
 
     def reused(self, row: int, group: str, common: CommonVersion) -> Recalled:
-        """The rollouts that are reused for the prompt of a row, which must be in time. group: its name in that run."""
+        """Return the rollouts to reuse for the prompt of a row, which must be in time. group: its id in that run."""
         oldest = self.groups[row].number(common)
         assert oldest is not None
         samples = tuple(sample_id(group, index) for index in range(self.samples))
@@ -73,13 +71,14 @@ class ArchivedRollouts:
 async def archived_rollouts(
     opened: OpenedRun, rows: Mapping[str, int], *, samples: int, bound: int, ahead: int
 ) -> ArchivedRollouts:
-    """rows: of the groups that may be drawn, by their names in that run. Groups with fewer rollouts than `samples` are
-    left out, and groups that reused rollouts themselves: those are drawn from the run that made them. Raises
-    InvalidValue for a bound that no group can meet, DataError where no group is left.
+    """Return the rollouts of a recorded run that may be reused. rows: group id to row, of groups that may be drawn.
+
+    Leaves out groups with fewer rollouts than `samples`, and groups that reused rollouts themselves: those are drawn
+    from the run that made them. Raises InvalidValue for a bound that no group can meet, DataError if no group is left.
     """
     if bound < ahead:
         raise InvalidValue(
-            f"--archive-max-staleness {bound} is too small: what is drawn now may be trained up to {ahead} steps "
+            f"--archive-max-staleness {bound} is too small: a prompt drawn now may be trained up to {ahead} steps "
             "later, so even rollouts of the newest weights could be too old by then"
         )
     recorded_groups: dict[int, RecordedGroup] = {}
@@ -93,31 +92,31 @@ async def archived_rollouts(
     groups = {row: group for row, group in sorted(recorded_groups.items()) if whole[row] <= group.samples}
     if not groups:
         raise DataError(
-            f"none of the {len(rows)} groups of {opened.where} that may be drawn has {samples} recorded rollouts of "
-            "its own: give --n-samples-per-prompt as it was there, or less"
+            f"none of the {len(rows)} groups of {opened.where} that may be drawn has {samples} rollouts "
+            "of its own: give the --n-samples-per-prompt of that run, or less"
         )
     return ArchivedRollouts(opened.run, await read_ancestry(opened.log), groups, samples, bound, ahead)
 
 
 SamplesWhere = Callable[[OpenedRun, str], Awaitable[list[str]]]
-"""Ids of a run's samples that a SQL query chooses: `slime_events.analysis.query.open_tables.samples_where`."""
+"""Returns ids of a run's samples that an SQL query selects: `slime_events.analysis.query.open_tables.samples_where`."""
 
 
 @dataclass(slots=True)
 class ArchivedPrompt:
-    """One prompt. position: of its first submission in that log. groups: made of it, in the order of their verdicts.
-    passed, answers: of these groups. graded: the newest of them with rewards; rewards: its. members: its rollouts as
-    slime's samples, where a buffer filter chooses by them; one that became several samples is a list of them.
-    """
+    """A prompt of a recorded run."""
 
     prompt: PromptSubmitted
-    position: int
-    groups: list[str] = field(default_factory=list)
-    passed: int = 0
-    answers: int = 0
-    graded: str = ""
-    rewards: tuple[float, ...] = ()
-    members: list[Sample | list[Sample]] = field(default_factory=list)
+    position: Annotated[int, doc("position of its first submission in that log")]
+    groups: Annotated[list[str], doc("its groups, in the order of their verdicts")] = field(default_factory=list)
+    passed: Annotated[int, doc("passed answers of these groups")] = 0
+    answers: Annotated[int, doc("answers of these groups")] = 0
+    graded: Annotated[str, doc("its newest group with rewards; empty: there is none")] = ""
+    rewards: Annotated[tuple[float, ...], doc("rewards of that group")] = ()
+    members: Annotated[
+        list[Sample | list[Sample]],
+        doc("rollouts of that group for a buffer filter; a list for a rollout with several samples"),
+    ] = field(default_factory=list)
 
     @property
     def pass_rate(self) -> float | None:
@@ -127,25 +126,23 @@ class ArchivedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPrompts:
-    """path: names the source in events. position: up to which its log was read. rows: all its prompts. eligible: rows
-    that may be drawn, in order. rollouts: of these, where they are reused.
-    """
+    """Prompts of a recorded run to draw again."""
 
-    path: str
-    position: int
-    rows: list[ArchivedPrompt]
-    eligible: list[int]
-    rollouts: ArchivedRollouts | None = None
+    path: Annotated[str, doc("name of the source in events")]
+    position: Annotated[int, doc("position up to which the run's log was read")]
+    rows: Annotated[list[ArchivedPrompt], doc("all prompts of the run")]
+    eligible: Annotated[list[int], doc("rows that may be drawn, in order")]
+    rollouts: Annotated[ArchivedRollouts | None, doc("rollouts of these rows; None: rollouts are not reused")] = None
 
     def rates(self) -> dict[int, tuple[float, float]]:
-        """(passed, answers) of each eligible row."""
+        """Return (passed, answers) of each eligible row."""
         return {row: (self.rows[row].passed, self.rows[row].answers) for row in self.eligible}
 
 
 async def archived_prompts(
     data: DataSettings, samples_where: SamplesWhere, *, samples: int, ahead: int
 ) -> ArchivedPrompts | None:
-    """The prompts of --archive-prompts; None where it is not set. Raises RunNotFound, and as `read_archive` does."""
+    """Return the prompts of --archive-prompts; None if unset. Raises RunNotFound and errors of `read_archive`."""
     if data.archive_prompts is None:
         return None
     async with open_run(data.archive_prompts) as opened:
@@ -155,8 +152,9 @@ async def archived_prompts(
 async def read_archive(
     opened: OpenedRun, data: DataSettings, samples_where: SamplesWhere, *, samples: int, ahead: int
 ) -> ArchivedPrompts:
-    """The prompts of a run that --archive-min-pass-rate, --archive-max-pass-rate and --archive-where select. samples,
-    ahead: as in `ArchivedRollouts`, for --archive-reuse rollouts. Raises DataError where no prompt is left.
+    """Return the prompts that --archive-min-pass-rate, --archive-max-pass-rate and --archive-where select.
+
+    samples, ahead: as in `ArchivedRollouts`, for --archive-reuse rollouts. Raises DataError if no prompt is left.
     """
     rows = await read_rows(opened, data.pass_reward, each_group=data.reuses_rollouts)
     chosen = None
@@ -172,7 +170,7 @@ async def read_archive(
     if not eligible:
         raise DataError(
             f"--archive-prompts {data.archive_prompts}: of its {len(rows)} prompts none has a pass rate from "
-            f"{least:g} to {most:g}" + ("" if chosen is None else " and is chosen by --archive-where")
+            f"{least:g} to {most:g}" + ("" if chosen is None else " and is selected by --archive-where")
         )
     if data.buffer_filter_path:
         await read_members(opened, {row: rows[row] for row in eligible})
@@ -185,9 +183,7 @@ async def read_archive(
 
 
 async def read_rows(opened: OpenedRun, pass_reward: float, *, each_group: bool = False) -> list[ArchivedPrompt]:
-    """Every training prompt of a run, in the order of first submission. each_group: a row per group instead of one per
-    prompt.
-    """
+    """Return the training prompts of a run, in the order of first submission. each_group: a row per group."""
     prompts: dict[bytes, ArchivedPrompt] = {}
     by_group: dict[str, ArchivedPrompt] = {}
     run, log = opened.run, opened.log
@@ -195,7 +191,7 @@ async def read_rows(opened: OpenedRun, pass_reward: float, *, each_group: bool =
         event = recorded.envelope.event
         if isinstance(event, PromptSubmitted) and event.purpose is Purpose.TRAIN:
             name = event.group.encode() if each_group else _content(event)
-            if event.tokens.blob is not None:  # of the other run, so this one does not have it
+            if event.tokens.blob is not None:  # only the other run's store has the blob
                 event = msgspec.structs.replace(event, tokens=pack_tokens(opened.fetch(event.tokens)))
             prompt = ArchivedPrompt(event, recorded.position)
             by_group[event.group] = prompts.setdefault(name, prompt)
@@ -236,6 +232,6 @@ async def read_members(opened: OpenedRun, rows: Mapping[int, ArchivedPrompt]) ->
 
 
 def _content(prompt: PromptSubmitted) -> bytes:
-    said = prompt.messages or prompt.text
-    content: tuple[Any, ...] = (said, prompt.label, prompt.metadata, prompt.tools, prompt.attributes)
+    text = prompt.messages or prompt.text
+    content: tuple[Any, ...] = (text, prompt.label, prompt.metadata, prompt.tools, prompt.attributes)
     return hashlib.blake2b(msgspec.msgpack.encode(content), digest_size=16).digest()

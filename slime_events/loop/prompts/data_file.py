@@ -1,4 +1,4 @@
-"""`DataFile`: a file of prompts anywhere, for random access."""
+"""`DataFile`: a file of prompts on any store, for random access."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ _SLICED = re.compile(r"(?P<path>.*)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]")
 
 
 def parse_path(path: str) -> tuple[str, slice | None]:
-    """The path or URL, and the rows asked for; None is all of them. Negative bounds count from the end."""
+    """Return the path or URL, and the requested rows; None: all rows. Negative bounds count from the end."""
     match = _SLICED.fullmatch(path)
     if match is None:
         return path, None
@@ -29,7 +29,7 @@ def parse_path(path: str) -> tuple[str, slice | None]:
 
 
 BLOCK = 1 << 20
-"""Bytes that are read at once."""
+"""Bytes per read."""
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -46,11 +46,11 @@ class DataFile:
             if self._is_local and os.path.exists(self._path) and not os.path.isfile(self._path):
                 raise DataError(f"{url} is a pipe or a device: write its rows to a file, they are read more than once")
             with self._fs.open(self._path, "rb") as opened:
-                opened.read(1)  # whether it may be read
+                opened.read(1)  # fails if it is not readable
         name, ending = os.path.splitext(self._path)
         self._compression = _COMPRESSED.get(ending)
         self.name: str = name if self._compression else self._path
-        """Without the ending of a compression."""
+        """Name without the ending of a compression."""
 
     @property
     def _is_local(self) -> bool:
@@ -58,7 +58,7 @@ class DataFile:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Any]:
-        """The whole file from its beginning, unpacked."""
+        """Open the whole file from its start, unpacked."""
         with self._named_errors():
             if self._compression:
                 self._unpacked.seek(0)
@@ -68,19 +68,19 @@ class DataFile:
                 yield opened
 
     def read_ranges(self, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
-        """Several byte ranges; one request to a remote store."""
+        """Return several byte ranges, with a single request to a remote store."""
         if self._compression:
             with self.open() as opened:
                 return [os.pread(opened.fileno(), size, start) for start, size in zip(starts, sizes, strict=True)]
         return self.read_stored(starts, sizes)
 
     def stored_size(self) -> int:
-        """Bytes of the file as it is stored."""
+        """Return the bytes of the file as it is stored."""
         with self._named_errors():
             return int(self._fs.info(self._path)["size"])
 
     def read_stored(self, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
-        """Several byte ranges of the file as it is stored, packed if it is packed."""
+        """Return several byte ranges of the file as it is stored, that is, packed if it is compressed."""
         with self._named_errors():
             if self._is_local:
                 with open(self._path, "rb") as opened:
@@ -107,5 +107,5 @@ class DataFile:
             raise DataError(f"no file {self.url}") from None
         except ImportError as error:
             raise MissingPart(f"{self.url} needs a package that is not installed: {error}") from error
-        except Exception as error:  # each store, and each way of packing, has errors of its own
+        except Exception as error:  # each store and each compression has its own errors
             raise DataError(f"{self.url} cannot be read: {type(error).__name__}: {message_text(error)}") from error

@@ -1,4 +1,4 @@
-"""slime's data sources: the base class and interface for `--data-source-path`, its reader and its buffer."""
+"""slime's data sources: the interface for `--data-source-path`, the file reader and the reader with a buffer."""
 
 from __future__ import annotations
 
@@ -17,39 +17,40 @@ from slime_events.plugins.sample import Sample
 from slime_events.plugins.tokenizer import load_tokenizer
 
 STATE = "rollout/global_dataset_state_dict_{rollout_id}.pt"
-"""Where a data source saves itself, under `args.save`: slime's file, which can be read as well."""
+"""File of a data source's state under `args.save`, which is slime's file; slime's own files can be read too."""
 
 
 class DataSource:
-    """A source of groups. A run calls `load(-1)` once, as slime's does at its start, then only `get_samples`. After a
-    restart it asks a new instance for the groups that were drawn before, so every instance must give the same groups in
-    the same order.
+    """A source of groups.
+
+    A run calls `load(-1)` once, as slime does at its start, then only `get_samples`. After a restart it asks a new
+    instance for the groups that were drawn before, so every instance must return the same groups in the same order.
     """
 
     def get_samples(self, num_samples: int) -> list[list[Sample]]:
-        """The next groups, at most so many; the first sample of each gives prompt, label and metadata."""
+        """Return at most `num_samples` groups; the first sample of each has the prompt, label and metadata."""
         raise NotImplementedError(f"{type(self).__name__} has no get_samples")
 
     def add_samples(self, samples: list[list[Sample]]) -> None:
-        """slime returns unfinished groups. Here they stay in the log; this is never called."""
+        """Take back unfinished groups. slime calls this; here such groups stay in the log, and it is never called."""
 
     def save(self, rollout_id: int) -> None:
-        """slime saves its state. Here the log is the state; this is never called."""
+        """Save the state. slime calls this; here the log is the state, and it is never called."""
 
     def load(self, rollout_id: int | None = None) -> None:
-        """Get ready to give the first group."""
+        """Prepare to return the first group."""
 
     def __len__(self) -> int:
-        """Prompts in one pass; 0 where unknown."""
+        """Return the prompts in a pass; 0 if unknown."""
         return 0
 
 
 class RolloutDataSource(DataSource):
-    """The rows of `args.prompt_data` after the chat template, each `args.n_samples_per_prompt` times; without a file,
-    or with `args.rollout_global_dataset` off, empty samples. Unusable rows are left out, as in slime.
+    """The rows of `args.prompt_data` after the chat template, each `args.n_samples_per_prompt` times.
 
-    epoch_id, sample_offset: the place in the file; sample_group_index, sample_index: of the next group and sample.
-    The file is streamed, until a class of one's own looks at `dataset`.
+    Without a file, or with `args.rollout_global_dataset` off, it returns empty samples. Unusable rows are left out, as
+    in slime. epoch_id, sample_offset: position in the file. sample_group_index, sample_index: of the next group and
+    sample. The file is streamed until a subclass reads `dataset`.
     """
 
     def __init__(self, args: Any) -> None:
@@ -68,7 +69,7 @@ class RolloutDataSource(DataSource):
 
     @property
     def dataset(self) -> Dataset | None:
-        """slime's, in memory, whose samples may be changed: from now on groups are drawn of it."""
+        """slime's data set in memory, whose samples may be changed: from then on groups are drawn from it."""
         if self._dataset is None and self._prompts is not None:
             self._dataset = Dataset.of(self._prompts)
             self._shuffle(self._dataset)
@@ -87,7 +88,7 @@ class RolloutDataSource(DataSource):
             dataset.shuffle(self.epoch_id)
 
     def get_samples(self, num_samples: int) -> Groups:
-        """So many groups, over as many epochs as they take (slime's gives fewer than asked for at its second wrap)."""
+        """Return `num_samples` groups, over as many epochs as needed (slime returns fewer at its second wrap)."""
         if self._dataset is not None:
             return list(map(self._group, self._take(self._dataset, num_samples)))
         if self._prompts is None:
@@ -95,7 +96,7 @@ class RolloutDataSource(DataSource):
         position = self.epoch_id * len(self._prompts) + self.sample_offset
         rows = self._prompts.take(position, num_samples)
         if rows:
-            # As slime counts: at the end of an epoch, not at the start of the next.
+            # In slime's count this is the end of an epoch, not the start of the next.
             self.epoch_id, last = divmod(position + len(rows) - 1, len(self._prompts))
             self.sample_offset = last + 1
         return [self._group(sample_of(row)) for row in rows if isinstance(row, PromptRow)]
@@ -120,7 +121,7 @@ class RolloutDataSource(DataSource):
         return group
 
     def add_samples(self, samples: Groups) -> None:
-        """Raises PlugPointError: it only reads."""
+        """Raise PlugPointError: this class only reads."""
         raise PlugPointError(f"{type(self).__name__} takes no samples: inherit from RolloutDataSourceWithBuffer")
 
     def save(self, rollout_id: int) -> None:
@@ -134,7 +135,7 @@ class RolloutDataSource(DataSource):
         torch.save(self.state(), path)
 
     def load(self, rollout_id: int | None = None) -> None:
-        """Go on from what was saved under `args.load`; from the start where nothing was."""
+        """Restore the state saved under `args.load`; without a saved state, start from the beginning."""
         folder = getattr(self.args, "load", None)
         path = Path(folder or "") / STATE.format(rollout_id=rollout_id)
         if not self._has_prompts or folder is None or not path.exists():
@@ -146,12 +147,12 @@ class RolloutDataSource(DataSource):
             self._shuffle(self._dataset)
 
     def state(self) -> dict[str, Any]:
-        """Plain values that `restore` takes."""
+        """Return plain values for `restore`."""
         names = ("sample_offset", "epoch_id", "sample_group_index", "sample_index", "metadata")
         return {name: getattr(self, name) for name in names}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Become what had this state."""
+        """Set the state from `state`."""
         for name in ("sample_offset", "epoch_id", "sample_group_index", "sample_index"):
             setattr(self, name, state.get(name, 0))
         self.metadata = state.get("metadata", {})
@@ -162,10 +163,10 @@ class RolloutDataSource(DataSource):
 
 
 class RolloutDataSourceWithBuffer(RolloutDataSource):
-    """slime's default: groups that were given back come first, as `args.buffer_filter_path` chooses (called with
-    `(args, None, buffer, n)`; else the oldest first), then those of the file.
+    """slime's default: groups that were given back come first, then those of the file.
 
-    The buffer is saved with the rest; slime loses it at a restart.
+    `args.buffer_filter_path`, called with `(args, None, buffer, n)`, selects groups of the buffer; the default takes
+    the oldest first. The buffer is saved with the rest of the state; slime loses it at a restart.
     """
 
     def __init__(self, args: Any) -> None:
@@ -175,29 +176,29 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
         self.buffer_filter = load_function(path) if path else pop_first
 
     def get_samples(self, num_samples: int) -> Groups:
-        """Of the buffer, and the rest of the file. Raises PlugPointError where there is no file for the rest."""
+        """Return groups of the buffer, and the rest from the file. Raises PlugPointError if there is no file."""
         groups = list(self._get_samples_from_buffer(num_samples))
         if len(groups) == num_samples:
             return groups
         if not self._has_prompts:
             raise PlugPointError(
-                f"{len(groups)} groups are in the buffer and {num_samples} are asked for: add groups, or give "
+                f"{len(groups)} groups are in the buffer and {num_samples} are requested: add groups, or give "
                 "--prompt-data"
             )
         return groups + super().get_samples(num_samples - len(groups))
 
     def _get_samples_from_buffer(self, num_samples: int) -> Groups:
-        """Of the buffer alone; under slime's name, to be overridden."""
+        """Return groups of the buffer only. It has slime's name so that subclasses can override it."""
         if not self.buffer or not num_samples:
             return []
         return list(self.buffer_filter(self.args, None, self.buffer, num_samples))
 
     def add_samples(self, samples: Groups) -> None:
-        """Groups to be drawn before others. Raises PlugPointError for one that is not of `n_samples_per_prompt`."""
+        """Add groups that are drawn before others. Raises PlugPointError for a group without `n_samples_per_prompt`."""
         size = int(self.args.n_samples_per_prompt)
         for number, group in enumerate(samples):
             if not isinstance(group, list) or len(group) != size:
-                raise PlugPointError(f"add_samples takes lists of {size} samples: group {number} is none: {group!r}")
+                raise PlugPointError(f"add_samples takes lists of {size} samples: group {number} is not one: {group!r}")
         self.buffer.extend(samples)
 
     def state(self) -> dict[str, Any]:
@@ -208,23 +209,23 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
         self.buffer = _samples(state.get("buffer", []))
 
     def update_metadata(self, metadata: dict[str, Any]) -> None:
-        """Add to what is saved beside the place."""
+        """Add to the metadata that is saved with the position."""
         self.metadata.update(metadata)
 
     def get_metadata(self) -> dict[str, Any]:
-        """What is saved beside the place."""
+        """Return the metadata that is saved with the position."""
         return self.metadata
 
     def get_buffer_length(self) -> int:
-        """Groups in the buffer."""
+        """Return the number of groups in the buffer."""
         return len(self.buffer)
 
 
 def _plain(value: Any) -> Any:
-    """Samples, in lists of any depth, as plain values."""
-    return [_plain(one) for one in value] if isinstance(value, list) else value.to_dict()
+    """Return samples, in lists of any depth, as plain values."""
+    return [_plain(item) for item in value] if isinstance(value, list) else value.to_dict()
 
 
 def _samples(value: Any) -> Any:
-    """The inverse of `_plain`."""
-    return [_samples(one) for one in value] if isinstance(value, list) else Sample.from_dict(value)
+    """Return the samples of `_plain`."""
+    return [_samples(item) for item in value] if isinstance(value, list) else Sample.from_dict(value)

@@ -11,14 +11,14 @@ from slime_events.plugins.tokenizer import Tokenizer
 
 
 def sample_of(row: PromptRow) -> Sample:
-    """A row of a prompt file, as a data source gives it."""
+    """Return the sample of a row, as a data source returns it."""
     return Sample(prompt=row.as_given, label=row.label, metadata=row.metadata)
 
 
 class Dataset:
-    """`path` is JSONL or Parquet, with an optional slice `@[a:b]`. Prompts longer than `max_length` tokens are left out
-    before anything is shuffled, as in slime. Of images there is nothing here.
+    """Prompts of a JSONL or Parquet file, with an optional slice `@[a:b]` in `path`.
 
+    Prompts longer than `max_length` tokens are removed before the shuffle, as in slime. Images are not supported.
     Raises DataError, TooManyBadLines.
     """
 
@@ -53,17 +53,17 @@ class Dataset:
 
     @classmethod
     def of(cls, source: PromptSource) -> "Dataset":
-        """That of an open file."""
-        made = cls.__new__(cls)
-        made._hold(source)
-        return made
+        """Return the data set of an open file."""
+        dataset = cls.__new__(cls)
+        dataset._hold(source)
+        return dataset
 
     def _hold(self, source: PromptSource) -> None:
         self.origin_samples = [sample_of(row) for row in source.in_file_order() if isinstance(row, PromptRow)]
         self.samples, self.seed, self.epoch_id = self.origin_samples, source.seed, -1
 
     def shuffle(self, new_epoch_id: int) -> None:
-        """Put the samples into the order of an epoch: by `seed + epoch`."""
+        """Put the samples into the order of an epoch, shuffled with `seed + epoch`."""
         if self.epoch_id != new_epoch_id:
             order = epoch_order(len(self.origin_samples), self.seed, new_epoch_id)
             self.samples, self.epoch_id = [self.origin_samples[row] for row in order], new_epoch_id

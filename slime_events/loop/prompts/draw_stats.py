@@ -1,6 +1,6 @@
-"""`DrawStats`: how often each prompt was drawn, when last, and how many of its answers passed. A fold of the log.
+"""`DrawStats`: per prompt, the number of draws, the last draw, and the share of passed answers. A fold of the log.
 
-A sampler draws by it. It depends on no file and no randomness, so the same log always gives the same draws.
+Samplers draw by these numbers. They depend on no file and no randomness, so the same log always gives the same draws.
 """
 
 import hashlib
@@ -8,11 +8,13 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
 from schemas.arrays import pack, unpack
 from schemas.batches import BatchSealed
+from schemas.doc import doc
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import PromptRejected, PromptSubmitted
@@ -25,47 +27,43 @@ FOLDED = (
     "run.started", "prompt.submitted", "prompt.rejected", "group.accepted", "group.rejected", "batch.sealed",
     "step.committed",
 )  # fmt: skip
-"""Event types that change it."""
+"""Event types that change the numbers."""
 DECAY = 0.5
-"""Weight of a prompt's earlier groups at each new one: its pass rate has to follow the policy."""
+"""Weight of a prompt's earlier groups at each new group, so that its pass rate follows the policy."""
 
 
 @dataclass(slots=True)
 class PromptStats:
-    """One prompt. times: drawn so far. version: weights at its last draw. passed, answers: of its groups, each weighted
-    half of the next newer one. is_open: drawn and not decided; with recorded rollouts, not in a batch. is_refused: it
-    is unusable.
-    """
+    """Numbers of a prompt."""
 
-    times: int = 0
-    version: int = -1
-    passed: float = 0.0
-    answers: float = 0.0
-    is_open: bool = False
-    is_refused: bool = False
+    times: Annotated[int, doc("number of draws")] = 0
+    version: Annotated[int, doc("weight version at its last draw; -1: never drawn")] = -1
+    passed: Annotated[float, doc("passed answers; each group weighs half of the next newer group")] = 0.0
+    answers: Annotated[float, doc("answers, with the same weights")] = 0.0
+    is_open: Annotated[bool, doc("drawn and undecided; with recorded rollouts, not in a batch")] = False
+    is_refused: Annotated[bool, doc("unusable")] = False
 
 
 NEVER = PromptStats()
-"""Of a prompt that was never drawn."""
+"""Numbers of a prompt that was never drawn."""
 
 
 @dataclass(slots=True)
 class DrawStats:
-    """pass_reward: lowest reward that passes. only: groups whose prompts count, however drawn; None for all that a
-    sampler drew. position: of the last event folded in. version: committed weights. by_path: prompts by source
-    and row.
-    """
+    """Numbers of all prompts."""
 
-    pass_reward: float = 1.0
-    only: Collection[str] | None = None
-    position: int = 0
-    version: int = 0
-    by_path: dict[str, dict[int, PromptStats]] = field(default_factory=dict)
+    pass_reward: Annotated[float, doc("lowest reward of an answer that passes")] = 1.0
+    only: Annotated[
+        Collection[str] | None, doc("groups whose prompts count, however drawn; None: all that a sampler drew")
+    ] = None
+    position: Annotated[int, doc("position of the last event folded in")] = 0
+    version: Annotated[int, doc("committed weights")] = 0
+    by_path: Annotated[dict[str, dict[int, PromptStats]], doc("source to row to numbers")] = field(default_factory=dict)
     _rows: dict[str, PromptStats] = field(default_factory=dict)
     _recalled: dict[str, PromptStats] = field(default_factory=dict)
 
     def apply(self, recorded: Recorded) -> None:
-        """Fold one event in; other types change the position alone."""
+        """Fold an event in. Types outside `FOLDED` change only the position."""
         self.position = recorded.position
         event = recorded.envelope.event
         if isinstance(event, PromptSubmitted):
@@ -87,11 +85,11 @@ class DrawStats:
             self.version = event.version
         elif isinstance(event, RunStarted) and event.branched is not None:
             self.version = event.branched.version
-            for known in event.branched.draws or ():
-                self._know(known)
+            for before in event.branched.draws or ():
+                self._restore(before)
 
     async def read(self, log: Readable, end: int) -> None:
-        """Fold in the log up to position `end`, reading only the types that matter."""
+        """Fold in the log up to position `end`, reading only the types in `FOLDED`."""
         if not end:
             return
         events = [
@@ -100,35 +98,35 @@ class DrawStats:
             async for recorded in log.read(1, of_type(log.run, kind))
             if recorded.position <= end
         ]
-        for recorded in sorted(events, key=lambda one: one.position):
+        for recorded in sorted(events, key=lambda event: event.position):
             self.apply(recorded)
         self.position = end
 
     def of(self, path: str, row: int) -> PromptStats:
-        """The stats of a prompt."""
+        """Return the numbers of a prompt."""
         return self.by_path.setdefault(path, {}).setdefault(row, PromptStats())
 
-    def known(self) -> tuple[DrawnBefore, ...]:
-        """All stats, for a run that continues from here."""
+    def drawn_before(self) -> tuple[DrawnBefore, ...]:
+        """Return all numbers, for a run that continues from here."""
         return tuple(
             DrawnBefore(
                 path=path,
                 rows=pack(list(rows), "int32"),
-                times=pack([one.times for one in rows.values()], "int32"),
-                versions=pack([one.version for one in rows.values()], "int32"),
-                passed=pack([one.passed for one in rows.values()], "float32"),
-                answers=pack([one.answers for one in rows.values()], "float32"),
-                refused=pack([one.is_refused for one in rows.values()], "int8"),
+                times=pack([prompt.times for prompt in rows.values()], "int32"),
+                versions=pack([prompt.version for prompt in rows.values()], "int32"),
+                passed=pack([prompt.passed for prompt in rows.values()], "float32"),
+                answers=pack([prompt.answers for prompt in rows.values()], "float32"),
+                refused=pack([prompt.is_refused for prompt in rows.values()], "int8"),
             )
             for path, rows in sorted(self.by_path.items())
         )
 
-    def _know(self, known: DrawnBefore) -> None:
-        packed = (known.rows, known.times, known.versions, known.passed, known.answers, known.refused)
-        columns = [unpack(one).tolist() for one in packed]
+    def _restore(self, before: DrawnBefore) -> None:
+        packed = (before.rows, before.times, before.versions, before.passed, before.answers, before.refused)
+        columns = [unpack(column).tolist() for column in packed]
         for row, times, version, passed, answers, refused in zip(*columns, strict=True):
             drawn = PromptStats(times, version, passed, answers, is_refused=bool(refused))
-            self.by_path.setdefault(known.path, {})[row] = drawn
+            self.by_path.setdefault(before.path, {})[row] = drawn
 
     def _counts(self, event: PromptSubmitted) -> bool:
         if self.only is None:
@@ -148,38 +146,39 @@ class DrawStats:
 
 
 def uniform(seed: int, purpose: str, number: int) -> float:
-    """A number in [0, 1) that depends on the arguments alone."""
+    """Return a number in [0, 1) that depends only on the arguments."""
     digest = hashlib.blake2b(f"{seed}:{purpose}:{number}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") / 2**64
 
 
 def weight(passed: float, answers: float) -> float:
-    """p (1 - p) with p = (passed + 1) / (answers + 2): a prompt that never passed keeps a small chance."""
+    """Return p (1 - p) with p = (passed + 1) / (answers + 2): a prompt that never passed keeps a small chance."""
     rate = (passed + 1.0) / (answers + 2.0)
     return rate * (1.0 - rate)
 
 
 class Pool:
-    """Prompts of one source that may be drawn now; a drawn one leaves. rates: (passed, answers) by row. rest: versions
-    between two draws of a prompt.
+    """Prompts of a source that may be drawn now. A drawn prompt leaves the pool.
+
+    rates: row to (passed, answers). stats: numbers of drawn rows. rest: versions between two draws of a prompt.
     """
 
     def __init__(
-        self, rates: Mapping[int, tuple[float, float]], known: Mapping[int, PromptStats], *, version: int, rest: int
+        self, rates: Mapping[int, tuple[float, float]], stats: Mapping[int, PromptStats], *, version: int, rest: int
     ) -> None:
-        self._known, self._every = known, rates.keys()
-        self._rows = sorted(row for row in rates if row not in known or _may_be_drawn(known[row], version, rest))
+        self._stats, self._every = stats, rates.keys()
+        self._rows = sorted(row for row in rates if row not in stats or _may_be_drawn(stats[row], version, rest))
         self._weights = np.array([weight(*rates[row]) for row in self._rows], dtype=np.float64)
         self._gone: dict[int, bool] = {}
         self._times: Counter[int] = Counter()
 
     def draw(self, at: float) -> int | None:
-        """The row at fraction `at` in [0, 1) of the cumulated weights; None where no row may be drawn now."""
+        """Return the row at fraction `at` in [0, 1) of the cumulative weights; None if no row may be drawn now."""
         ends = np.cumsum(self._weights)
         if not len(ends) or ends[-1] <= 0:
             return None
-        place = int(np.searchsorted(ends, at * ends[-1], side="right"))
-        return self._rows[min(place, int(np.flatnonzero(self._weights)[-1]))]
+        index = int(np.searchsorted(ends, at * ends[-1], side="right"))
+        return self._rows[min(index, int(np.flatnonzero(self._weights)[-1]))]
 
     @property
     def rows(self) -> list[int]:
@@ -187,33 +186,33 @@ class Pool:
         return [row for row, chance in zip(self._rows, self._weights, strict=True) if chance > 0]
 
     def longest_ago(self) -> int | None:
-        """The row with the oldest last draw, whether it may be drawn now or not; None where none is usable."""
-        rows = {row: self._known.get(row, NEVER) for row in {*self._every, *self._gone} if not self._gone.get(row)}
-        usable = {row: known for row, known in rows.items() if not known.is_refused}
+        """Return the row with the oldest last draw, even if it may not be drawn now; None if no row is usable."""
+        rows = {row: self._stats.get(row, NEVER) for row in {*self._every, *self._gone} if not self._gone.get(row)}
+        usable = {row: stats for row, stats in rows.items() if not stats.is_refused}
         return min(
             usable, key=lambda row: (self._times[row], usable[row].version, usable[row].times, row), default=None
         )
 
     def times(self, row: int) -> int:
-        """How often the row was drawn."""
-        return self._times[row] + self._known.get(row, NEVER).times
+        """Return how often a row was drawn."""
+        return self._times[row] + self._stats.get(row, NEVER).times
 
     def remove(self, row: int, *, refused: bool) -> None:
-        """Take a row out that was drawn or found unusable."""
+        """Remove a row that was drawn or is unusable."""
         self._gone[row] = refused
         self._times[row] += 1
-        place = bisect_left(self._rows, row)
-        if place < len(self._rows) and self._rows[place] == row:
-            self._weights[place] = 0.0
+        index = bisect_left(self._rows, row)
+        if index < len(self._rows) and self._rows[index] == row:
+            self._weights[index] = 0.0
 
     def has(self, row: int) -> bool:
-        """Whether the row was ever drawn."""
-        return row in self._known or row in self._gone
+        """Return whether a row was ever drawn."""
+        return row in self._stats or row in self._gone
 
     @property
     def drawn(self) -> int:
-        """How many rows were ever drawn."""
-        return len(self._known) + sum(1 for row in self._gone if row not in self._known)
+        """The number of rows that were ever drawn."""
+        return len(self._stats) + sum(1 for row in self._gone if row not in self._stats)
 
 
 def _may_be_drawn(drawn: PromptStats, version: int, rest: int) -> bool:

@@ -1,4 +1,4 @@
-"""`read_message`: what a producer has sent, and every field of it that is wrong."""
+"""`read_message`: the items of a producer's message, and all their wrong fields."""
 
 import re
 from typing import Any, TypeVar
@@ -12,14 +12,14 @@ from slime_events.loop.prompts.json_value import BadValue, is_stored, json_value
 from storage.log import MAX_BATCH
 
 WHOLE = "message"
-"""In place of a field, where all of a message is wrong."""
+"""Used instead of a field if a whole message is wrong."""
 LABEL = "label"
 ItemT = TypeVar("ItemT")
 _NAMED = re.compile(r"field `(\w+)`")
 
 
 class WrongField(Exception):
-    """What is wrong with an item, and in which of its fields. No field: nothing is, and it is too early."""
+    """An error in a field of an item. If the field is empty, the item is valid but cannot be taken now."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -27,7 +27,7 @@ class WrongField(Exception):
 
 
 def read_message(data: bytes, kind: type[ItemT]) -> tuple[list[tuple[int, ItemT]], list[FieldError]]:
-    """The items of a message by index, and its errors by index and field."""
+    """Return the items of a message by index, and its errors by index and field."""
     data = without_mark(data)
     try:
         many = data.lstrip()[:1] == b"["
@@ -48,7 +48,7 @@ def read_message(data: bytes, kind: type[ItemT]) -> tuple[list[tuple[int, ItemT]
 
 
 def as_carried(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields of JSON as the log carries them: see `label_value`, `json_value`. Raises WrongField."""
+    """Return JSON fields as the log stores them: see `label_value`, `json_value`. Raises WrongField."""
     if _is_carried(fields):
         return fields
     try:
@@ -57,7 +57,7 @@ def as_carried(fields: dict[str, Any]) -> dict[str, Any]:
         raise WrongField(error.field, error.message) from None
 
 
-def _is_carried(value: Any) -> bool:
+def _is_carried(value: object) -> bool:
     try:
         msgspec.msgpack.encode(value)
     except (OverflowError, RecursionError):
@@ -66,7 +66,7 @@ def _is_carried(value: Any) -> bool:
 
 
 def _with_label(item: ItemT) -> ItemT:
-    """A producer's item whose label is an integer of any size that JSON is read with."""
+    """Return the item, with a label that is an integer beyond 64 bits as text."""
     label = getattr(item, LABEL, None)
     if not isinstance(label, int) or is_stored(label):
         return item
@@ -74,9 +74,9 @@ def _with_label(item: ItemT) -> ItemT:
 
 
 def field_error(index: int, error: msgspec.DecodeError, whole: str) -> FieldError:
-    """Where a message is wrong. whole: the field where what is JSON is of another type as a whole."""
+    """Return the error of a message. whole: the field to name if a JSON value has the wrong type as a whole."""
     if not isinstance(error, msgspec.ValidationError):
         return FieldError(index, WHOLE, f"not JSON: {error}")
     reason, _, path = str(error).partition(" - at `$")
-    named = _NAMED.search(reason)  # a field that is missing or unknown stands in the words alone
+    named = _NAMED.search(reason)  # only the message names a missing or unknown field
     return FieldError(index, path.rstrip("`").lstrip(".") or (named[1] if named else whole), reason)

@@ -1,4 +1,4 @@
-"""A line of JSON that somebody wrote: which of its fields cannot be read, and why, in words."""
+"""Explain why a line of JSON cannot be read: the field and the reason."""
 
 import codecs
 import contextlib
@@ -14,9 +14,9 @@ from schemas.outside_json import read_json
 from schemas.text import message_text
 
 MARK = codecs.BOM_UTF8
-"""A byte order mark, which is no part of any text."""
+"""A byte order mark, to be removed."""
 EXPLAINED = 1 << 20
-"""Bytes of a line that is looked at once more for a better reason than the decoder's."""
+"""Most bytes of a line that is read again to find a better reason than the decoder's."""
 _KINDS = {
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
@@ -26,14 +26,14 @@ _KINDS = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"PAR1": "Parquet",
 }
-"""What a file holds that begins so, in this order: a mark of UTF-32 begins like one of UTF-16."""
+"""First bytes of a file to its kind. The order matters: a mark of UTF-32 begins with one of UTF-16."""
 _ENDINGS = {"gzip": "name it .jsonl.gz", "zstd": "name it .jsonl.zst", "Parquet": "name it .parquet"}
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|\\.|[{}\[\]]', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class BadField:
-    """What cannot be read, in which field; an empty name where it is not known."""
+    """A field that cannot be read, and why; its name is empty if it is unknown."""
 
     field: str
     message: str
@@ -43,12 +43,12 @@ class BadField:
 
 
 def without_mark(line: bytes) -> bytes:
-    """Return a line without a byte order mark in front."""
+    """Return a line without a byte order mark at its start."""
     return line.removeprefix(MARK)
 
 
 def kind_of(head: bytes) -> str | None:
-    """Return what begins with these bytes, if it is no text in UTF-8, and what to do with it."""
+    """Return what is wrong with a file that begins with these bytes, and what to do; None if it may be UTF-8 text."""
     kind = next((kind for mark, kind in _KINDS.items() if head.startswith(mark)), None)
     if kind is None:
         return None
@@ -57,9 +57,9 @@ def kind_of(head: bytes) -> str | None:
 
 
 def fields_of(line: bytes, used: Collection[str] | None = None) -> dict[str, Any] | BadField:
-    """Return the fields of an object one by one, where it cannot be read as a whole; or the first that cannot be read.
+    """Return the fields of an object that cannot be decoded as a whole, decoded one by one; or the first bad field.
 
-    used: the others are left out where they cannot be read; None for all.
+    used: fields that must be readable; None: all. Further fields that cannot be read are left out.
     """
     try:
         fields = read_json(line, dict[str, msgspec.Raw])
@@ -78,7 +78,7 @@ def fields_of(line: bytes, used: Collection[str] | None = None) -> dict[str, Any
 
 
 def why_not(line: bytes, error: Exception) -> str:
-    """A reason in words: Python reads two things that JSON does not have, and files that it wrote hold them."""
+    """Return why a line is not JSON. Python's reader accepts two things that JSON does not have."""
     reason = reason_of(error)
     if b"\r" in line.strip():
         return f"{reason}; lone carriage returns do not end a line: convert the file, as with tr '\\r' '\\n'"
@@ -97,12 +97,12 @@ def why_not(line: bytes, error: Exception) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """A decoder's message without the path that it knows by position alone."""
+    """Return a decoder's message without its path, which has only indices."""
     return message_text(error).partition(" - at `$")[0]
 
 
 def deep_field(line: bytes, depth: int = 64) -> str:
-    """The field of an object that is nested more deeply than `depth`; empty where there is none."""
+    """Return the field of an object that is nested more deeply than `depth`; empty if there is none."""
     name, level = b"", 0
     for match in _TOKEN.finditer(line[:EXPLAINED]):
         token = match[0]
@@ -117,7 +117,7 @@ def deep_field(line: bytes, depth: int = 64) -> str:
     return ""
 
 
-def _is_halved(value: Any) -> bool:
+def _is_halved(value: object) -> bool:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""`json_value`: a value of a prompt file, of a producer or of a user's data source, as the log carries it."""
+"""`json_value`: a value of a prompt file, a producer or a user's data source, as the log stores it."""
 
 import contextlib
 import math
@@ -7,11 +7,11 @@ from typing import Any
 from schemas.text import valid_text
 
 DEPTH = 64
-"""Levels that a value may be nested. Readers of the log follow them by recursion."""
+"""Most nesting levels of a value, because readers of the log recurse into it."""
 
 
 class BadValue(Exception):
-    """A value that the log cannot carry. field: its path, such as `metadata.born`; message: one clause."""
+    """A value that the log cannot store. field: its path, such as `metadata.born`. message: a clause."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field!r} {message}")
@@ -19,9 +19,9 @@ class BadValue(Exception):
 
 
 def json_value(value: Any, field: str, depth: int = DEPTH) -> Any:
-    """Return None, booleans, numbers, texts, lists, and objects with text keys; what else there is raises BadValue.
+    """Return None, booleans, numbers, texts, lists, and objects with text keys. Raises BadValue for anything else.
 
-    A tuple becomes a list, a scalar or an array of numpy or torch a number or a list.
+    A tuple becomes a list; a scalar or array of numpy or torch becomes a number or a list.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -48,25 +48,26 @@ def json_value(value: Any, field: str, depth: int = DEPTH) -> Any:
 
 
 def label_value(value: Any, field: str) -> Any:
-    """Return a label as `json_value` does; an integer beyond 64 bits becomes its decimal text, which graders compare as
-    they compare a number.
+    """Return a label as `json_value` does, but an integer beyond 64 bits as decimal text.
+
+    Graders compare the text as they compare a number.
     """
     if isinstance(value, int) and not is_stored(value):
-        with contextlib.suppress(ValueError):  # Python writes some 4,300 digits at most
+        with contextlib.suppress(ValueError):  # Python converts at most some 4,300 digits
             return str(value)
     return json_value(value, field)
 
 
 def is_stored(value: int) -> bool:
-    """Whether an integer has 64 bits at most."""
+    """Return whether an integer fits in 64 bits."""
     return -(2**63) <= value < 2**63
 
 
 def _object(value: dict[Any, Any], field: str, depth: int) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, item in value.items():
         if not isinstance(key, str):
             raise BadValue(field, f"has a key that is a {type(key).__name__}: keys have to be texts")
         name = valid_text(str.__str__(key))
-        made[name] = json_value(item, f"{field}.{name:.80}", depth - 1)
-    return made
+        result[name] = json_value(item, f"{field}.{name:.80}", depth - 1)
+    return result

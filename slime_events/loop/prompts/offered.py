@@ -1,4 +1,4 @@
-"""Prompts from outside while nobody conducts the run: they wait in its log, as they were given."""
+"""Prompts from producers while no conductor runs: they wait in the run's log, as they were sent."""
 
 import time
 
@@ -16,15 +16,15 @@ from slime_events.loop.prompts.known_keys import KnownKeys
 from storage.log import EventLog, Readable, once
 
 MOST = 100_000
-"""Offers that may wait for a run that is not on: as many as it takes while it is on, by default."""
+"""Most offers that may wait for a run that is not running; by default as many as a running run accepts."""
 OFF_BYTES = 900_000
-"""Of a message to a run that is off: less than any server of ours takes."""
+"""Most bytes of a message to a run that is not running: any of our servers accepts as much."""
 
 
 async def offer(log: EventLog, data: bytes, sender: str, worker: str, *, most: int = MOST) -> InboxReply:
-    """Append the prompts of a message as offers, or reply with its errors. worker: who appends them.
+    """Append the prompts of a message as offers, or reply with its errors. worker: name of the appending process.
 
-    What takes the model's tokenizer to find out is found once the run is on: such a prompt is rejected then. Raises
+    Problems that only the model's tokenizer can find are found when the run runs: it rejects such prompts then. Raises
     InboxFull, LogUnavailable, RunIsOver.
     """
     prompts, errors = read_message(data, InboxPrompt)
@@ -35,7 +35,7 @@ async def offer(log: EventLog, data: bytes, sender: str, worker: str, *, most: i
             errors.append(FieldError(index, error.field, error.message))
     groups = [inbox_group_id(prompt.key, sender) for _, prompt in prompts]
     keys = await KnownKeys.of(log, groups)
-    conflicts = (keys.conflict(n, group, one.content()) for (n, one), group in zip(prompts, groups, strict=True))
+    conflicts = (keys.conflict(n, group, prompt.content()) for (n, prompt), group in zip(prompts, groups, strict=True))
     errors += filter(None, conflicts)
     if errors:
         return InboxReply(accepted=False, errors=tuple(errors))
@@ -46,20 +46,25 @@ async def offer(log: EventLog, data: bytes, sender: str, worker: str, *, most: i
     }
     waiting = len(await log.subjects(of_type(log.run, "prompt.offered"), await conducted_until(log)))
     if events and waiting >= most:
-        raise InboxFull(f"run {log.run} is not on, and {waiting:,} prompts wait for it: come again when it is")
+        raise InboxFull(
+            f"run {log.run} is not running, and {waiting:,} prompts wait for it: try again when it is running"
+        )
     await log.append([once(enclose(log.run, event, at=time.time_ns(), producer=worker)) for event in events.values()])
     return InboxReply(accepted=True, groups=tuple(groups))
 
 
 async def conducted_until(log: Readable) -> int:
-    """The run's newest start or end: what was offered before was taken in. Raises LogUnavailable for a run that has not
-    begun, since a log begins with run.started, and RunIsOver.
+    """Return the position of the run's newest start or end: earlier offers were taken in.
+
+    Raises LogUnavailable for a run that has not started, because a log begins with run.started, and RunIsOver.
     """
     newest = await log.last(about(log.run, "run", "run"))
     if newest is None:
-        raise LogUnavailable(f"run {log.run} was not started yet: come again when it is")
+        raise LogUnavailable(f"run {log.run} has not started: try again when it has")
     if isinstance(end := newest.envelope.event, RunFinished) and end.reason is FinishReason.ALL_STEPS:
-        raise RunIsOver(f"run {log.run} has finished all its steps: `resume --num-rollout N` takes prompts again")
+        raise RunIsOver(
+            f"run {log.run} has finished all its steps: to send more prompts, resume it with `resume --num-rollout N`"
+        )
     return newest.position
 
 

@@ -1,17 +1,19 @@
-"""Prompts on their way to a run's inbox: lines of JSON, sent in messages, and what became of each line."""
+"""Send prompts, trajectories and rewards to a run's inbox: from lines of JSON to the result of each line."""
 
 import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import nats.errors
+from nats.aio.client import Client
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NoReply
 
+from schemas.doc import doc
 from schemas.errors import DeadlineExceeded, InboxFull, LogUnavailable
 from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES, InboxPrompt, InboxReply
 from schemas.outside import OutsideGroup, OutsideReward
@@ -21,35 +23,35 @@ from slime_events.loop.prompts.json_line import BadField, fields_of, why_not, wi
 from storage.log import MAX_BATCH
 
 Item = InboxPrompt | OutsideGroup | OutsideReward
-"""What producers send."""
+"""An item that producers send."""
 ITEMS: dict[str, type[Item]] = {PROMPTS: InboxPrompt, TRAJECTORIES: OutsideGroup, REWARDS: OutsideReward}
-"""By the last word of its subject, and of its route."""
+"""Item type by the last token of the NATS subject, which is also the last segment of the HTTP route."""
 AGAIN_S = (0.5, 2.0, 5.0)
 LOOK_S = 0.5
-"""Seconds between two looks whether a run takes prompts now."""
+"""Seconds between two checks whether a run takes prompts."""
 ROOM = 4096
-"""Bytes of a message kept for its frame."""
+"""Bytes of a message reserved for its frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is sent and where it stood, `file:line`."""
+    """An item to send."""
 
-    place: str
+    place: Annotated[str, doc("where it was read, `file:line`")]
     item: Item
 
     @property
     def key(self) -> str:
-        """The sender's name for it."""
+        """The sender's name of the item."""
         return self.item.key
 
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A prompt that cannot be sent: where, which field, why."""
+    """A line that cannot be sent."""
 
-    place: str
-    field: str
+    place: Annotated[str, doc("where it was read, `file:line`")]
+    field: Annotated[str, doc("wrong field; empty: the whole line")]
     message: str
 
     def __str__(self) -> str:
@@ -59,8 +61,10 @@ class BadLine:
 def read_line(
     data: bytes, place: str, *, key_field: str | None = None, default: str | None = None, kind: str = PROMPTS
 ) -> Line | BadLine:
-    """One prompt as a JSON object, or what else is sent (`kind`). Its key is its field `key_field` (`key` where none is
-    named), or `default`, or the sha256 of the line. `messages` is another name of `prompt`.
+    """Return the item of a line, a JSON object. kind: type of the item, by `ITEMS`.
+
+    The key is in the field `key_field` (default: `key`); without the field, it is `default`, or the sha256 of the line.
+    `messages` is another name for `prompt`.
     """
     data = without_mark(data)
     try:
@@ -76,15 +80,15 @@ def read_line(
         fields = as_carried(fields)
     except WrongField as error:
         return BadLine(place, error.field, error.message)
-    if kind == REWARDS:  # a sample has one reward: it needs no key
+    if kind == REWARDS:  # a sample has a single reward, which needs no key
         return _line(fields, place, kind)
     if key_field and key_field not in fields:
-        return BadLine(place, key_field, "missing, and --key-field says that it names the prompt")
+        return BadLine(place, key_field, "missing: --key-field names it as the prompt's key")
     key = fields.pop(key_field or "key", None)
     fields["key"] = (default or hashlib.sha256(data).hexdigest()) if key is None else str(key)
     if "messages" in fields:
         if "prompt" in fields:
-            return BadLine(place, "messages", "stands beside prompt: give one of them")
+            return BadLine(place, "messages", "there is also a prompt: give one of them")
         fields["prompt"] = fields.pop("messages")
     return _line(fields, place, kind)
 
@@ -99,37 +103,39 @@ def _line(fields: dict[str, Any], place: str, kind: str) -> Line | BadLine:
 
 @dataclass(frozen=True, slots=True)
 class InboxClient:
-    """A run's inbox. max_bytes: of a message. again_s: seconds to wait before a message that could not be taken just
-    now is sent again.
-    """
+    """Connection to a run's inbox."""
 
-    send: Callable[[bytes], Awaitable[InboxReply]]
-    max_bytes: int
-    again_s: tuple[float, ...] = AGAIN_S
+    send: Annotated[Callable[[bytes], Awaitable[InboxReply]], doc("sends a message and returns the reply")]
+    max_bytes: Annotated[int, doc("most bytes of a message")]
+    again_s: Annotated[
+        tuple[float, ...], doc("pauses in seconds before a message is sent again, if it was not taken")
+    ] = AGAIN_S
 
 
 class NobodyListens(LogUnavailable):
-    """Nobody conducts the run just now."""
+    """No conductor runs now."""
 
 
 async def ask_inbox(
-    client: Any, run: str, subject: str, data: bytes, reply_s: float, headers: dict[str, str] | None = None
+    client: Client, run: str, subject: str, data: bytes, reply_s: float, headers: dict[str, str] | None = None
 ) -> InboxReply:
-    """One message over NATS, and the reply to it. Raises LogUnavailable where nobody takes it, DeadlineExceeded without
-    a reply in time: whether it was taken is not known then, and to send it again is safe.
+    """Send a message over NATS, and return the reply to it.
+
+    Raises LogUnavailable if no conductor takes it, and DeadlineExceeded without a reply in time: then it is unknown
+    whether the message was taken, and sending it again is safe.
     """
     try:
         reply = await client.request(subject, data, timeout=reply_s, headers=headers)
     except NoRespondersError as error:
         raise NobodyListens(
-            f"run {run} takes no prompts: it has not begun or is over (nobody listens on {subject})"
+            f"run {run} takes no prompts: it has not started or is over (no process listens on {subject})"
         ) from error
     except NoReply as error:
         raise DeadlineExceeded(
             f"run {run} did not answer within {reply_s:.0f} s; sending the same prompts again is safe"
         ) from error
     except nats.errors.Error as error:
-        raise LogUnavailable(f"the NATS server of run {run} has gone ({error})") from error
+        raise LogUnavailable(f"the NATS server of run {run} is gone ({error})") from error
     return msgspec.json.decode(reply.data, type=InboxReply)
 
 
@@ -137,10 +143,11 @@ def patient(
     ask: Callable[[bytes], Awaitable[InboxReply]],
     wait_s: float,
     is_over: Callable[[], bool],
-    told: Callable[[], Awaitable[None]],
+    before_wait: Callable[[], Awaitable[None]],
 ) -> Callable[[bytes], Awaitable[InboxReply]]:
-    """`ask`, which waits `wait_s` for a run that takes no prompts yet, or whose conductor is replaced just now. told:
-    is awaited once before it waits, and raises where it is in vain. is_over: nothing is to be waited for any more.
+    """Return `ask` with a wait of up to `wait_s` for a run that takes no prompts yet, or replaces its conductor.
+
+    before_wait: awaited once before the wait; it raises if waiting is useless. is_over: whether to stop waiting.
     """
 
     async def send(data: bytes) -> InboxReply:
@@ -152,7 +159,7 @@ def patient(
                 if is_over() or time.monotonic() > end:
                     raise
             if not waits:
-                await told()
+                await before_wait()
                 waits = True
             await asyncio.sleep(LOOK_S)
 
@@ -162,10 +169,11 @@ def patient(
 async def produce(
     inbox: InboxClient, lines: Iterable[Line | BadLine], batch: int
 ) -> AsyncIterator[tuple[Line, str] | BadLine]:
-    """Send prompts, `batch` in a message; what became of each line, message by message: its group, or why not.
+    """Send prompts, `batch` per message, and yield the result of each line: its group, or the line's error.
 
-    The run takes a message as a whole: where it refuses some prompts, the others are sent again. More than its log
-    stores at once are several messages. Raises LogUnavailable, and InboxFull where the run has prompts enough.
+    The run takes or refuses a message as a whole: if it refuses some prompts, the rest are sent again. Prompts that do
+    not fit in a single append of the log are sent in several messages. Raises LogUnavailable, and InboxFull if the run
+    has enough prompts.
     """
     for pack in _packs(lines, min(batch, MAX_BATCH), inbox.max_bytes):
         good = []
@@ -187,7 +195,7 @@ async def produce(
 
 
 async def _send(inbox: InboxClient, lines: Sequence[Line]) -> InboxReply:
-    """The reply to a message. One that could not be taken just now (no field is wrong) is sent again a few times."""
+    """Return the reply to a message. A message that could not be taken now (no field is wrong) is sent again."""
     data = msgspec.json.encode([line.item for line in lines])
     for pause in (*inbox.again_s, None):
         reply = await inbox.send(data)
@@ -196,11 +204,11 @@ async def _send(inbox: InboxClient, lines: Sequence[Line]) -> InboxReply:
         if pause is not None:
             await asyncio.sleep(pause)
     error = InboxFull if reply.full else LogUnavailable
-    raise error(f"the run does not take it now: {reply.errors[0].message}")
+    raise error(f"the run cannot take the message now: {reply.errors[0].message}")
 
 
 def _packs(lines: Iterable[Line | BadLine], count: int, max_bytes: int) -> Iterator[list[Line | BadLine]]:
-    """Lines in messages of `count` prompts and `max_bytes` at most; a prompt that is longer is a bad line."""
+    """Yield lines in messages of at most `count` prompts and `max_bytes`; a longer prompt is a bad line."""
     pack: list[Line | BadLine] = []
     total = 0
     for line in lines:

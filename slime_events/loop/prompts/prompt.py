@@ -1,14 +1,15 @@
-"""Prompts: from the fields of a line, or of an outside producer's message, to the event that submits or rejects it."""
+"""Prompts: from the fields of a line or of a producer's message to the event that submits or rejects the prompt."""
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from schemas.arrays import EMPTY_TOKENS, pack_tokens
+from schemas.doc import doc
 from schemas.errors import SlimeEventsError
 from schemas.ids import TRAIN
 from schemas.outside_json import read_any
@@ -35,56 +36,48 @@ class BadReason(enum.StrEnum):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Why a line's fields make no prompt. message: a sentence with the field's name."""
+    """Why a line's fields are not a valid prompt. message: a sentence with the field's name."""
 
     reason: BadReason
     message: str
 
 
 class BadRow(Problem, frozen=True, kw_only=True):
-    """An unusable line. file: path or URL. line: 1-based; for Parquet the row.
+    """An unusable line."""
 
-    position: index in the stream over all epochs; -1 for a line that is no JSON object.
-    """
-
-    file: str
-    line: int
+    file: Annotated[str, doc("path or URL")]
+    line: Annotated[int, doc("1-based; in Parquet, the row")]
     epoch: int = 0
-    position: int = -1
+    position: Annotated[int, doc("index in the stream over all epochs; -1: the line is not a JSON object")] = -1
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.message}"
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A prompt as the model sees it. text: after the chat template; messages: the chat that it was made from, if any;
-    chat: see `PromptSubmitted`.
-    tokens: int32 [prompt], None without a tokenizer.
-    """
+    """A prompt as the model sees it."""
 
-    text: str
-    tokens: npt.NDArray[np.int32] | None
-    messages: list[dict[str, Any]] | None
-    label: Any
-    metadata: Any
+    text: Annotated[str, doc("after the chat template")]
+    tokens: Annotated[npt.NDArray[np.int32] | None, doc("int32 [prompt]; None: without a tokenizer")]
+    messages: Annotated[list[dict[str, Any]] | None, doc("the chat that it was made from; None: it was a text")]
+    label: Annotated[Any, doc("JSON value")]
+    metadata: Annotated[Any, doc("JSON value")]
     tools: list[dict[str, Any]] | None
-    chat: bool = False
+    chat: Annotated[bool, doc("see `PromptSubmitted`")] = False
 
     @property
     def as_given(self) -> str | list[dict[str, Any]]:
-        """As slime's functions see it."""
+        """The prompt as slime's functions see it."""
         return self.messages if self.chat and self.messages else self.text
 
 
 class PromptRow(Prompt, frozen=True, kw_only=True, eq=False):
-    """A prompt of a file. row: index in the data set (after the slice, without lines that are no JSON objects).
-    position: index in the stream over all epochs, `epoch * len(source) + index in the epoch`. line: 1-based.
-    """
+    """A prompt of a file."""
 
-    row: int
+    row: Annotated[int, doc("index in the data set, after the slice, without lines that are not JSON objects")]
     epoch: int
-    position: int
-    line: int
+    position: Annotated[int, doc("index in the stream over all epochs, `epoch * len(source) + index in the epoch`")]
+    line: Annotated[int, doc("1-based")]
 
 
 class _BadFieldError(Exception):
@@ -99,35 +92,35 @@ def make_prompt(
 ) -> Prompt | Problem:
     """Read, render and tokenise a prompt.
 
-    A text prompt under --apply-chat-template becomes a user's message, as in slime. The text is tokenised without
-    special tokens being added. max_prompt_len: tokens; a longer prompt is a Problem. Needs a tokenizer for both.
+    A text prompt under --apply-chat-template becomes a user's message, as in slime. No special tokens are added to the
+    text. max_prompt_len: tokens; a longer prompt is a Problem. Chat templates and tokens need a tokenizer.
     """
-    (made,) = make_prompts([(fields, settings)], tokenizer, max_prompt_len)
-    return made
+    (prompt,) = make_prompts([(fields, settings)], tokenizer, max_prompt_len)
+    return prompt
 
 
 def make_prompts(
-    given: Sequence[tuple[Mapping[str, Any], DataSettings]],
+    inputs: Sequence[tuple[Mapping[str, Any], DataSettings]],
     tokenizer: TokenizerSource | None = None,
     max_prompt_len: int | None = None,
 ) -> list[Prompt | Problem]:
-    """`make_prompt` of each, tokenised all together. Raises what loading the tokenizer raised."""
+    """Call `make_prompt` for each input, and tokenise all together. Raises errors of loading the tokenizer."""
     tokenizer = None if tokenizer is None else loaded_tokenizer(tokenizer)
-    made = [_rendered(fields, settings, tokenizer, max_prompt_len) for fields, settings in given]
+    prompts = [_rendered(fields, settings, tokenizer, max_prompt_len) for fields, settings in inputs]
     if tokenizer is None:
-        return made
-    made = [_if_not_far_too_long(one, tokenizer, max_prompt_len) for one in made]
-    bare = [(index, one) for index, one in enumerate(made) if isinstance(one, Prompt) and one.tokens is None]
-    for (index, one), tokens in zip(bare, _encoded(tokenizer, [one.text for _, one in bare]), strict=True):
-        made[index] = tokens if isinstance(tokens, Problem) else _with_tokens(one, tokens, max_prompt_len)
-    return made
+        return prompts
+    prompts = [_if_not_far_too_long(prompt, tokenizer, max_prompt_len) for prompt in prompts]
+    bare = [(i, prompt) for i, prompt in enumerate(prompts) if isinstance(prompt, Prompt) and prompt.tokens is None]
+    for (index, prompt), tokens in zip(bare, _encoded(tokenizer, [prompt.text for _, prompt in bare]), strict=True):
+        prompts[index] = tokens if isinstance(tokens, Problem) else _with_tokens(prompt, tokens, max_prompt_len)
+    return prompts
 
 
 def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int] | Problem]:
-    """The token ids of each text; a text that the tokenizer refuses costs itself alone."""
+    """Return the token ids of each text, or the problem of a text that the tokenizer refuses."""
     try:
         return [*encode_all(tokenizer, texts)]
-    except SlimeEventsError:  # such as of a tokenizer that could not be loaded
+    except SlimeEventsError:  # such as an error of loading the tokenizer
         raise
     except Exception as error:  # a tokenizer may be a program of the model's authors
         if len(texts) == 1:
@@ -139,7 +132,7 @@ def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int] | Pro
 def _rendered(
     fields: Mapping[str, Any], settings: DataSettings, tokenizer: Tokenizer | None, max_prompt_len: int | None
 ) -> Prompt | Problem:
-    """A prompt without its tokens, but for an example's."""
+    """Return a prompt without its tokens, except for a chat to train on."""
     try:
         label = _label(fields, settings.label_key)
         metadata = _metadata(fields, settings.metadata_key)
@@ -170,7 +163,7 @@ def _text(
     template = {**({"tools": tools} if tools else {}), **settings.apply_chat_template_kwargs}
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template)
-    except SlimeEventsError:  # such as of a tokenizer that could not be loaded
+    except SlimeEventsError:  # such as an error of loading the tokenizer
         raise
     except Exception as error:  # a template is a program of the model's authors
         raise _template_failed(error) from error
@@ -181,14 +174,14 @@ _OF_PROMPT = "a text or a list of chat messages"
 
 
 def _number_or_text(prompt: str | int | float, key: str) -> str:
-    """A prompt as text. A number is that of a task, which a generate function looks up."""
+    """Return a prompt as text. A number is that of a task, which a generate function looks up."""
     return valid_text(str(_json(prompt, key, label_value)))
 
 
-def _chat(messages: Any, key: str, wanted: str) -> list[dict[str, Any]]:
-    """Messages as the model can see them. Raises _BadFieldError."""
+def _chat(messages: object, key: str, expected: str) -> list[dict[str, Any]]:
+    """Return messages that the model can see. Raises _BadFieldError."""
     if not isinstance(messages, list) or not any(isinstance(message, dict) for message in messages):
-        raise _wrong_type(key, messages, wanted)
+        raise _wrong_type(key, messages, expected)
     try:
         return read_messages(messages, key)
     except (BadMessage, BadValue) as error:
@@ -207,14 +200,14 @@ def _example(
     max_prompt_len: int | None,
     tools: list[dict[str, Any]] | None,
 ) -> tuple[str, list[dict[str, Any]], npt.NDArray[np.int32] | None]:
-    """A whole chat to train on. Its prompt is what stands before the first trained token."""
+    """Return a whole chat to train on. Its prompt is the part before the first trained token."""
     key = settings.input_key
     messages = _required(fields, key, "--input-key")
     messages = _chat(messages, key, "a list of chat messages with role and content")
     bare = next((at for at, message in enumerate(messages) if "content" not in message), None)
     if bare is not None:
         raise _BadFieldError(BadReason.WRONG_TYPE, f"{key}[{bare}].content: it is missing")
-    if not any(one["role"] == "assistant" for one in messages):
+    if not any(message["role"] == "assistant" for message in messages):
         raise _BadFieldError(BadReason.EMPTY_PROMPT, f"no message of {key!r} is an assistant's: nothing to train on")
     if tokenizer is None:
         return "", messages, None
@@ -231,16 +224,20 @@ def _example(
     return tokenizer.decode(tokens[:length]), messages, np.asarray(tokens[:length], dtype=np.int32)
 
 
-def _if_not_far_too_long(made: Prompt | Problem, tokenizer: Tokenizer, max_prompt_len: int | None) -> Prompt | Problem:
-    """Refuse a text of megabytes before all of it is tokenised to count its tokens."""
-    if max_prompt_len is None or isinstance(made, Problem) or made.tokens is not None:
-        return made
+def _if_not_far_too_long(
+    prompt: Prompt | Problem, tokenizer: Tokenizer, max_prompt_len: int | None
+) -> Prompt | Problem:
+    """Refuse a text of megabytes before it is tokenised to count its tokens."""
+    if max_prompt_len is None or isinstance(prompt, Problem) or prompt.tokens is not None:
+        return prompt
     try:
-        if not has_far_more(tokenizer, made.text, max_prompt_len):
-            return made
-    except Exception:  # `_encoded` says what the tokenizer raised
-        return made
-    message = f"the prompt has {len(made.text):,} characters, far more than {max_prompt_len} tokens, which are allowed"
+        if not has_far_more(tokenizer, prompt.text, max_prompt_len):
+            return prompt
+    except Exception:  # a tokenizer may raise anything; `_encoded` reports it
+        return prompt
+    message = (
+        f"the prompt has {len(prompt.text):,} characters, far more than {max_prompt_len} tokens, which are allowed"
+    )
     return Problem(BadReason.TOO_LONG, message)
 
 
@@ -258,16 +255,17 @@ def _label(fields: Mapping[str, Any], key: str | None) -> Any:
 
 
 def _metadata(fields: Mapping[str, Any], key: str) -> Any:
-    """Any JSON value. A text that begins like an object has to be one; the JSON of a list is that list, and any other
-    text a text: `[easy] from a book` was never meant to be JSON.
+    """Return any JSON value. A text that begins with { must be an object; one that begins with [ may be a list.
+
+    Any further text stays a text: `[easy] from a book` is not meant to be JSON.
     """
     metadata = fields.get(key)
-    if isinstance(metadata, str) and (begun := metadata.lstrip()[:1]) in ("{", "["):
-        metadata = _parsed(metadata, key, "an object") if begun == "{" else _parsed_or_text(metadata)
+    if isinstance(metadata, str) and (start := metadata.lstrip()[:1]) in ("{", "["):
+        metadata = _parsed(metadata, key, "an object") if start == "{" else _parsed_or_text(metadata)
     return {} if metadata in (None, "") else _json(metadata, key)
 
 
-def _json(value: Any, key: str, read: Callable[[Any, str], Any] = json_value) -> Any:
+def _json(value: object, key: str, read: Callable[[Any, str], Any] = json_value) -> Any:
     try:
         return read(value, key)
     except BadValue as error:
@@ -283,12 +281,12 @@ def _tools(fields: Mapping[str, Any], key: str) -> list[dict[str, Any]] | None:
     return list(_json(tools, key))
 
 
-def _parsed(value: Any, key: str, wanted: str) -> Any:
+def _parsed(value: Any, key: str, expected: str) -> Any:
     # Data sets often carry JSON inside a text field.
     try:
         return read_any(value) if isinstance(value, str) else value
     except msgspec.DecodeError as error:
-        message = f"{key!r} must be {wanted} or its JSON, and its text is none: {message_text(error)}"
+        message = f"{key!r} must be {expected} or its JSON, and its text is none: {message_text(error)}"
         raise _BadFieldError(BadReason.WRONG_TYPE, message) from error
 
 
@@ -305,19 +303,19 @@ def _required(fields: Mapping[str, Any], key: str, flag: str) -> Any:
     return fields[key]
 
 
-def _is_list_of_objects(value: Any) -> bool:
+def _is_list_of_objects(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
 
 
-def _wrong_type(key: str, value: Any, wanted: str) -> _BadFieldError:
-    return _BadFieldError(BadReason.WRONG_TYPE, f"{key!r} must be {wanted}, not {type(value).__name__}")
+def _wrong_type(key: str, value: object, expected: str) -> _BadFieldError:
+    return _BadFieldError(BadReason.WRONG_TYPE, f"{key!r} must be {expected}, not {type(value).__name__}")
 
 
 Prompted = PromptSubmitted | PromptRejected
 
 
 def submitted(prompt: Prompt, group: str, source: Source, **fields: Any) -> PromptSubmitted:
-    """The event of a usable prompt. fields: further ones, or in place of the prompt's (an inbox has its own label)."""
+    """Return the event of a usable prompt. fields: further fields, or replacements of the prompt's."""
     read = {"label": prompt.label, "metadata": prompt.metadata, "tools": prompt.tools, "chat": prompt.chat}
     return PromptSubmitted(
         group=group,
@@ -330,7 +328,7 @@ def submitted(prompt: Prompt, group: str, source: Source, **fields: Any) -> Prom
 
 
 def rejected(problem: Problem, source: Source, dataset: str = TRAIN) -> PromptRejected:
-    """The event of an unusable prompt."""
+    """Return the event of an unusable prompt."""
     return PromptRejected(source=source, reason=f"{problem.reason.value}: {problem.message}", dataset=dataset)
 
 
@@ -341,13 +339,14 @@ def draw_prompt(
     max_prompt_len: int | None,
     source: Source,
 ) -> Prompted:
-    """A drawn prompt as this run's model sees it. fields: `input`, a chat or a text as the model sees it, and what else
-    a line may have by default names.
+    """Return a drawn prompt as this run's model sees it.
+
+    fields: `input`, a chat or a text as the model sees it, and further fields of a line under their default names.
     """
     settings = DataSettings(
         label_key="label",
         apply_chat_template=not isinstance(fields["input"], str),
         apply_chat_template_kwargs=data.apply_chat_template_kwargs,
     )
-    made = make_prompt(fields, settings, tokenizer, max_prompt_len)
-    return rejected(made, source) if isinstance(made, Problem) else submitted(made, source.draw, source)
+    prompt = make_prompt(fields, settings, tokenizer, max_prompt_len)
+    return rejected(prompt, source) if isinstance(prompt, Problem) else submitted(prompt, source.draw, source)

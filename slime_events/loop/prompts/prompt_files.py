@@ -1,9 +1,9 @@
-"""`read_prompt_files`: what a run's prompt files hold, in a few bytes, so that another file under a name is noticed.
+"""`read_prompt_files`: digests of a run's prompt files, to notice that a file of the same name has changed.
 
-A run holds a place in its files: a number of rows. Over another file that place means other prompts. The digest is of
-the whole file up to `WHOLE` bytes. Of a larger one it is of `BLOCKS` blocks at even distances, the first and the last
-among them, with the size: some 64 MB are read of any file, near or far. An edit of a large file that keeps its size and
-falls between the blocks is not noticed.
+A run has a position in its files: a number of rows. In a different file that position means different prompts. The
+digest covers the whole file up to `WHOLE` bytes. Of a larger file it covers the size and `BLOCKS` blocks at equal
+distances, including the first and the last: at most 64 MB are read of any file, local or remote. An edit of a large
+file that keeps its size and lies between the blocks is not noticed.
 """
 
 import hashlib
@@ -17,39 +17,39 @@ from slime_events.loop.prompts.data_file import BLOCK, DataFile, parse_path
 BLOCKS = 64
 WHOLE = BLOCKS * BLOCK
 AT_ONCE = 8
-"""Blocks that are in memory at once."""
+"""Blocks that are in memory at the same time."""
 
 
 def read_prompt_files(settings: TrainSettings) -> tuple[PromptFile, ...]:
-    """Look at the files that prompts and evaluations are read from, each once. One that cannot be read is left out:
-    whoever reads its rows says so.
+    """Return the digests of the files of prompts and evaluations. Files that cannot be read are left out: reading their
+    rows reports the error.
     """
-    found = []
+    files = []
     for path in paths_of(settings):
         try:
-            found.append(prompt_file(path))
+            files.append(prompt_file(path))
         except (DataError, MissingPart):
             continue
-    return tuple(found)
+    return tuple(files)
 
 
 def paths_of(settings: TrainSettings) -> list[str]:
-    """The paths of a run's prompt files, without their slices."""
+    """Return the paths of a run's prompt files, without their slices."""
     data = settings.data
     own = [data.prompt_data] if data.prompt_data and not data.data_source_path else []
-    evaluated = [asked.path for asked in settings.evaluation.sets().values()]
+    evaluated = [dataset.path for dataset in settings.evaluation.sets().values()]
     return list(dict.fromkeys(parse_path(path)[0] for path in (*own, *evaluated)))
 
 
 def prompt_file(path: str) -> PromptFile:
-    """Look at one file. Raises DataError, MissingPart."""
+    """Return the digest of a file. Raises DataError, MissingPart."""
     file = DataFile(path)
     size = file.stored_size()
     return PromptFile(path=path, size=size, digest=digest_of(file, size))
 
 
 def digest_of(file: DataFile, size: int) -> str:
-    """The digest of the first `size` bytes of a file."""
+    """Return the digest of the first `size` bytes of a file."""
     if size <= WHOLE:
         starts = list(range(0, size, BLOCK))
     else:
@@ -63,11 +63,12 @@ def digest_of(file: DataFile, size: int) -> str:
 
 
 def changed_files(before: Mapping[str, PromptFile], settings: TrainSettings) -> list[str]:
-    """A sentence for each of the run's files that holds something else than `before`, by path. A file of which nothing
-    is known is as it was. Raises DataError for one that is gone.
+    """Return a sentence for each of the run's files that differs from `before`. Raises DataError for a missing file.
+
+    before: by path; files without an entry count as unchanged.
     """
-    said = (_change(before[path], DataFile(path)) for path in paths_of(settings) if path in before)
-    return [sentence for sentence in said if sentence]
+    sentences = (_change(before[path], DataFile(path)) for path in paths_of(settings) if path in before)
+    return [sentence for sentence in sentences if sentence]
 
 
 def _change(before: PromptFile, file: DataFile) -> str:
@@ -76,18 +77,19 @@ def _change(before: PromptFile, file: DataFile) -> str:
     if (size, digest) == (before.size, before.digest):
         return ""
     if size > before.size and digest_of(file, before.size) == before.digest:
-        return f"{before.path} has grown from {before.size:,} to {size:,} bytes; what it had is still there"
+        return f"{before.path} has grown from {before.size:,} to {size:,} bytes; its earlier content is unchanged"
     return (
-        f"{before.path} is another file: it had {before.size:,} bytes (sha256 {before.digest[:12]}), "
-        f"and has {size:,} bytes now (sha256 {digest[:12]})"
+        f"{before.path} is a different file: it had {before.size:,} bytes (sha256 {before.digest[:12]}), "
+        f"and now has {size:,} bytes (sha256 {digest[:12]})"
     )
 
 
 def check_prompt_files(
     before: Mapping[str, PromptFile], settings: TrainSettings, run: str, *, accept: bool
 ) -> list[str]:
-    """Sentences about files that have changed since `run` read them. Raises InvalidValue unless they are accepted, and
-    for one that is gone.
+    """Return sentences about files that have changed since `run` read them.
+
+    Raises InvalidValue unless changes are accepted, and for a missing file.
     """
     try:
         changed = changed_files(before, settings)
@@ -96,8 +98,9 @@ def check_prompt_files(
     if changed and not accept:
         listed = "\n  ".join(changed)
         raise InvalidValue(
-            f"run {run} has read other prompts than there are now:\n  {listed}\n"
-            "A run goes on at a row of its files: other prompts would follow, and its log would name lines that are "
-            "gone. Put the files back, or go on with what they hold now: --accept-changed-data"
+            f"the prompt files of run {run} have changed:\n  {listed}\n"
+            "A run resumes at a row of its files: different prompts would follow, and its log would name "
+            "lines that are "
+            "gone. Restore the files, or continue with their new content: --accept-changed-data"
         )
     return [f"note: {sentence} (--accept-changed-data)" for sentence in changed]

@@ -1,4 +1,4 @@
-"""Rows of a data file by number, without ever holding the file in memory."""
+"""Rows of a data file by number, without loading the whole file into memory."""
 
 from array import array
 from collections.abc import Collection, Iterator, Sequence
@@ -18,7 +18,7 @@ from slime_events.loop.prompts.refusals import reasons_of
 __all__ = ["DataFile", "JsonlReader", "ParquetReader", "open_reader", "parse_path", "too_many"]
 
 LONGEST_LINE = 64 * BLOCK
-"""Bytes of a line that is read; a longer one is a bad line, and never in memory whole."""
+"""Most bytes of a line; a longer line is a bad line, and is never in memory as a whole."""
 _form = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _object = msgspec.json.Decoder(dict[str, Any])
 
@@ -26,24 +26,24 @@ _object = msgspec.json.Decoder(dict[str, Any])
 def open_reader(
     file: DataFile, *, stop: int | None, max_bad_lines: int, used: Collection[str] = (), sparse: Collection[str] = ()
 ) -> "JsonlReader | ParquetReader":
-    """A reader by the file's ending: .jsonl (also .json, .ndjson; plain, .gz, .zst) or .parquet.
+    """Return a reader by the file's ending: .jsonl (also .json, .ndjson; plain, .gz, .zst) or .parquet.
 
-    stop: most rows that are needed, if known. used: fields without which a row is none; what is wrong in others is no
-    problem. sparse: see `ParquetReader`. Raises TooManyBadLines, DataError or MissingPart.
+    stop: most rows that are needed, if known. used: fields that a row must have; errors in further fields are ignored.
+    sparse: see `ParquetReader`. Raises TooManyBadLines, DataError or MissingPart.
     """
     if file.name.endswith(".parquet"):
         return ParquetReader(file, used, sparse)
     if file.name.endswith((".jsonl", ".ndjson", ".json")):
         return JsonlReader(file, stop, max_bad_lines, used)
-    raise DataError(f"{file.url}: the ending says nothing; use .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
+    raise DataError(f"{file.url}: unknown file ending; use .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
 
 
 class JsonlReader:
-    """One JSON object per line. One pass indexes the rows, with 12 bytes a row in memory.
+    """A JSON object per line. A single pass indexes the rows, with 12 bytes per row in memory.
 
-    bad_lines: found while indexing, and no rows (slime skips them too). What is JSON in form and cannot be read for its
-    values is a row, and a problem where it is read: so its number does not depend on who reads it. is_list: whether the
-    file begins as a list.
+    bad_lines: lines found while indexing that are not rows (slime skips them too). A line that has the form of JSON but
+    invalid values is a row, and a problem when it is read, so that row numbers do not depend on the reader. is_list:
+    whether the file begins as a list.
     """
 
     def __init__(self, file: DataFile, stop: int | None, max_bad_lines: int, used: Collection[str] = ()) -> None:
@@ -55,7 +55,7 @@ class JsonlReader:
         for number, start, line in lines_of(file):
             if stop is not None and len(starts) >= stop:
                 break
-            if line.startswith(MARK):  # of the file, or of one that was put behind another
+            if line.startswith(MARK):  # of the file, or of a file appended to another
                 start, line = start + len(MARK), line[len(MARK) :]
             is_blank = not line.strip()
             problem = None if is_blank else bad_line(line)
@@ -78,14 +78,14 @@ class JsonlReader:
         return len(self._starts)
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any] | Problem]:
-        """The fields of some rows, in the order asked for, or why one cannot be read."""
+        """Return the fields of some rows, in the order of `rows`, or why a row cannot be read."""
         index = np.asarray(rows, dtype=np.int64)
         sizes = self._sizes[index].tolist()
         lines = self._file.read_ranges(self._starts[index].tolist(), sizes)
         return [self._fields(line, size) for line, size in zip(lines, sizes, strict=True)]
 
     def line(self, row: int) -> int:
-        """The 1-based line of a row in its file (for Parquet its row)."""
+        """Return the 1-based line of a row."""
         return row + int(np.searchsorted(self._skipped_before, row, side="right")) + 1
 
     def _fields(self, line: bytes, size: int) -> dict[str, Any] | Problem:
@@ -102,14 +102,14 @@ class JsonlReader:
 
 
 def too_many(bad: Sequence[BadRow], limit: int) -> TooManyBadLines:
-    """The error for too many bad lines, with the first few and the last."""
+    """Return the error for too many bad lines, with the first few and the last."""
     shown = [str(row) for row in (*bad[:3], bad[-1])]
     head = f"{len(bad)} unusable prompt lines, --max-bad-lines is {limit}: {reasons_of(bad)}"
     return TooManyBadLines(head + "\n  " + "\n  ".join(shown))
 
 
 def check_kind(file: DataFile) -> None:
-    """Raises DataError for a file that begins as no text in UTF-8 does, so that no line of it could be read."""
+    """Raise DataError for a file whose first bytes are not UTF-8 text, so that none of its lines could be read."""
     with file.open() as opened:
         kind = kind_of(opened.read(4))
     if kind is not None:
@@ -117,9 +117,9 @@ def check_kind(file: DataFile) -> None:
 
 
 def lines_of(file: DataFile) -> Iterator[tuple[int, int, bytes]]:
-    """(0-based number, byte offset, content) of every line; holds one block and one line.
+    """Yield (0-based number, byte offset, content) of every line, with a block and a line in memory.
 
-    Of a line that is longer than `LONGEST_LINE` only so much that this can be seen.
+    Of a line longer than `LONGEST_LINE`, only enough is read to detect that.
     """
     with file.open() as opened:
         number = start = size = 0
@@ -143,7 +143,7 @@ def lines_of(file: DataFile) -> Iterator[tuple[int, int, bytes]]:
 
 
 def bad_line(line: bytes) -> Problem | None:
-    """Why a line is no JSON object; None if it is one."""
+    """Return why a line is not a JSON object; None if it is one."""
     if len(line) > LONGEST_LINE:
         return Problem(BadReason.TOO_LONG, f"the line has more than {LONGEST_LINE >> 20} MiB")
     try:
@@ -161,4 +161,4 @@ def _problem_of(line: bytes) -> Problem | None:
     except msgspec.DecodeError as error:
         if not isinstance(error.__cause__, RecursionError):
             return Problem(BadReason.NOT_JSON, f"not JSON: {why_not(line, error)}")
-    return None  # how much is too deep depends on who reads it: whoever reads the row will say it
+    return None  # the depth limit depends on the reader, which reports it

@@ -1,15 +1,15 @@
-"""`ReasonCounts`: why rows, lines or prompts were refused, counted, for one sentence."""
+"""`ReasonCounts`: counts the reasons why rows, lines or prompts were refused, for a sentence."""
 
 import re
 from collections.abc import Iterable
 from typing import Protocol
 
 REASONS = 4
-"""Reasons that a sentence names; the rest is a count."""
+"""Most reasons that a sentence names; the rest is a count."""
 LENGTH = 200
-"""Characters of a reason in it."""
+"""Most characters of a reason in a sentence."""
 KINDS = 100
-"""Reasons that are told apart; what comes after so many others is counted as one."""
+"""Most different reasons that are counted; further ones are counted together."""
 OTHER = "other reasons"
 _NUMBER = re.compile(r"\d+")
 
@@ -20,7 +20,7 @@ class _Problem(Protocol):
 
 
 class ReasonCounts:
-    """Reasons that differ in numbers alone, or behind a semicolon, are one: it is named as it was met first."""
+    """Counts of reasons. Reasons that differ only in numbers, or after a semicolon, count as the first of them."""
 
     def __init__(self, messages: Iterable[str] = ()) -> None:
         self._counts: dict[str, int] = {}
@@ -29,7 +29,7 @@ class ReasonCounts:
             self.add(message)
 
     def add(self, message: str) -> None:
-        """Count one more."""
+        """Count a message."""
         reason = message.partition("; ")[0]
         kind = _NUMBER.sub("0", reason[: 2 * LENGTH])
         if kind not in self._counts and len(self._counts) >= KINDS:
@@ -38,7 +38,7 @@ class ReasonCounts:
         self._named.setdefault(kind, reason if len(reason) <= LENGTH else reason[: LENGTH - 3] + "...")
 
     def __str__(self) -> str:
-        """`12 x the chat template raised ..., 1 x no field 'messages'`, the most common reason first."""
+        """Return `12 x the chat template raised ..., 1 x no field 'messages'`, the most frequent reason first."""
         ordered = sorted(self._counts, key=lambda kind: -self._counts[kind])
         parts = [f"{self._counts[kind]} x {self._named[kind]}" for kind in ordered[:REASONS]]
         if rest := sum(self._counts[kind] for kind in ordered[REASONS:]):
@@ -47,5 +47,5 @@ class ReasonCounts:
 
 
 def reasons_of(problems: Iterable[_Problem]) -> str:
-    """The counts of some problems."""
+    """Return the counted reasons of some problems."""
     return str(ReasonCounts(problem.message for problem in problems))

@@ -1,20 +1,21 @@
-"""`PromptSource`: an endless stream of prompts from one file; the caller holds the position in it.
+"""`PromptSource`: an endless stream of prompts from a file; the caller has the position in it.
 
-The source has no state: `take(position, n)` always gives the same rows for the same position. A run's position is a
-fold of its events, so no prompt is lost or drawn twice when it is resumed.
+The source has no state: `take(position, n)` always returns the same rows for the same position. A run's position is a
+fold of its events, so no prompt is lost or drawn twice when the run is resumed.
 """
 
 import functools
 import random
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import asdict
 
+from schemas.doc import doc
 from schemas.errors import DataError, ImpossibleCombination, InvalidValue
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.evaluation import EvalSet, EvalSettings
@@ -27,9 +28,9 @@ from slime_events.plugins.tokenizer import TokenizerSource
 
 @functools.lru_cache(maxsize=2)
 def epoch_order(rows: int, seed: int, epoch: int) -> npt.NDArray[np.uint32]:
-    """uint32 [rows]: the row at each index of `epoch`, by slime's rule: a shuffle of the original order.
+    """Return uint32 [rows]: the row at each index of `epoch`, by slime's rule: a shuffle of the original order.
 
-    It is 0 .. rows - 1 after `random.seed(seed + epoch)` and `random.shuffle`, in 4 bytes a row instead of 40.
+    It equals 0 .. rows - 1 after `random.seed(seed + epoch)` and `random.shuffle`, in 4 bytes per row instead of 40.
     """
     order = array("I", range(rows))
     random.Random(seed + epoch).shuffle(order)
@@ -41,11 +42,11 @@ def epoch_order(rows: int, seed: int, epoch: int) -> npt.NDArray[np.uint32]:
 class PromptSource:
     """The rows of `settings.prompt_data`, epoch after epoch, in file order or shuffled by `seed + epoch`.
 
-    tokenizer: a transformers tokenizer; without one prompts have no tokens and chat templates cannot be rendered.
-    max_prompt_len: tokens; longer prompts are bad rows. They keep their index in the order. slime removes
-    them before it shuffles, so its order of the others differs. most: rows that are read at most.
+    tokenizer: a transformers tokenizer; without it prompts have no tokens, and chat templates cannot be rendered.
+    max_prompt_len: tokens; longer prompts are bad rows, and keep their index in the order. slime removes them before
+    the shuffle, so its order of the rest differs. most: most rows to read.
 
-    Opening it indexes the file once. `bad_lines`: lines that are no JSON objects; as in slime they are no rows.
+    Opening it indexes the file once. `bad_lines`: lines that are not JSON objects; as in slime, they are not rows.
     Raises DataError (no file, no rows), TooManyBadLines, ImpossibleCombination.
     """
 
@@ -64,8 +65,8 @@ class PromptSource:
             raise ImpossibleCombination("--apply-chat-template needs a tokenizer: give --hf-checkpoint")
         self._settings, self.seed = settings, seed
         self._tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
-        self.url, asked = parse_path(settings.prompt_data)
-        bounds = asked or slice(None)
+        self.url, requested = parse_path(settings.prompt_data)
+        bounds = requested or slice(None)
         stop = _last_needed(bounds, most)
         self._reader = open_reader(
             DataFile(self.url),
@@ -81,15 +82,15 @@ class PromptSource:
             raise DataError(f"{settings.prompt_data}: {self._why_empty()}")
 
     def __len__(self) -> int:
-        """Rows of one epoch."""
+        """Return the rows of an epoch."""
         return len(self._rows)
 
     def take(self, position: int, n: int) -> list[PromptRow | BadRow]:
-        """The next `n` prompts from a position of the stream on, over as many epochs as needed, with the bad rows
-        between them. The next call goes on after the position of the last one.
+        """Return the next `n` prompts from a position of the stream, with the bad rows between them.
 
-        A bad row comes again in every epoch and counts once. Raises TooManyBadLines above `max_bad_lines`
-        of them, DataError where a whole epoch has no usable row.
+        They may span several epochs. The next call continues after the position of the last row. A bad row recurs in
+        every epoch and counts once. Raises TooManyBadLines if there are more than `max_bad_lines`, and DataError if a
+        whole epoch has no usable row.
         """
         taken: list[PromptRow | BadRow] = []
         good = fruitless = 0
@@ -111,7 +112,7 @@ class PromptSource:
 
     @property
     def refused(self) -> list[BadRow]:
-        """The unusable lines and rows until now, each once."""
+        """The unusable lines and rows so far, each once."""
         return [*self.bad_lines, *self._bad_rows.values()]
 
     def _why_empty(self) -> str:
@@ -121,42 +122,42 @@ class PromptSource:
             return "has no usable line: it is empty"
         first = self.bad_lines[0]
         is_list = isinstance(self._reader, JsonlReader) and self._reader.is_list
-        hint = "; a JSON list is not read here: write one object a line, as with jq -c '.[]'" if is_list else ""
+        hint = "; a JSON list is not supported: write an object per line, as with jq -c '.[]'" if is_list else ""
         return f"has no usable line ({len(self.bad_lines)} bad: {reasons_of(self.bad_lines)}){hint}\n  {first}"
 
-    def row_at(self, epoch: int, place: int) -> int:
-        """The row at an index of an epoch's order."""
-        return int(epoch_order(len(self), self.seed, epoch)[place]) if self._settings.rollout_shuffle else place
+    def row_at(self, epoch: int, index: int) -> int:
+        """Return the row at an index of an epoch's order."""
+        return int(epoch_order(len(self), self.seed, epoch)[index]) if self._settings.rollout_shuffle else index
 
     def read_row(self, row: int, *, epoch: int, position: int) -> PromptRow | BadRow:
-        """One row, for a sampler. epoch, position: as the sampler counts."""
+        """Return a row, for a sampler. epoch, position: in the sampler's numbering."""
         (content,) = self._reader.read([self._rows[row]])
-        return self._made(row, content, epoch, position)
+        return self._row(row, content, epoch, position)
 
     def in_file_order(self) -> list[PromptRow | BadRow]:
-        """All rows."""
+        """Return all rows in the file's order."""
         fields = self._reader.read(list(self._rows))
-        return [self._made(row, content, 0, row) for row, content in enumerate(fields)]
+        return [self._row(row, content, 0, row) for row, content in enumerate(fields)]
 
-    def read(self, epoch: int, places: range) -> list[PromptRow | BadRow]:
-        """The rows at these indices of an epoch's order. Raises TooManyBadLines."""
-        rows = [self.row_at(epoch, place) for place in places]
+    def read(self, epoch: int, indices: range) -> list[PromptRow | BadRow]:
+        """Return the rows at these indices of an epoch's order. Raises TooManyBadLines."""
+        rows = [self.row_at(epoch, index) for index in indices]
         fields = self._reader.read([self._rows[row] for row in rows])
         return [
-            self._made(row, content, epoch, epoch * len(self) + place)
-            for place, row, content in zip(places, rows, fields, strict=True)
+            self._row(row, content, epoch, epoch * len(self) + index)
+            for index, row, content in zip(indices, rows, fields, strict=True)
         ]
 
-    def _made(self, row: int, content: dict[str, Any] | Problem, epoch: int, position: int) -> PromptRow | BadRow:
-        made: Prompt | Problem
+    def _row(self, row: int, content: dict[str, Any] | Problem, epoch: int, position: int) -> PromptRow | BadRow:
+        prompt: Prompt | Problem
         if isinstance(content, Problem):
-            made = content
+            prompt = content
         else:
-            made = make_prompt(content, self._settings, self._tokenizer, self._max_prompt_len)
+            prompt = make_prompt(content, self._settings, self._tokenizer, self._max_prompt_len)
         line = self._reader.line(self._rows[row])
-        if not isinstance(made, Problem):
-            return PromptRow(row=row, epoch=epoch, position=position, line=line, **asdict(made))
-        bad = BadRow(**asdict(made), file=self.url, line=line, epoch=epoch, position=position)
+        if not isinstance(prompt, Problem):
+            return PromptRow(row=row, epoch=epoch, position=position, line=line, **asdict(prompt))
+        bad = BadRow(**asdict(prompt), file=self.url, line=line, epoch=epoch, position=position)
         self._bad_rows.setdefault(row, bad)
         if len(self.bad_lines) + len(self._bad_rows) > self._settings.max_bad_lines:
             raise too_many(self.refused, self._settings.max_bad_lines)
@@ -168,8 +169,9 @@ def _keys(settings: DataSettings) -> tuple[str | None, ...]:
 
 
 def _last_needed(bounds: slice, most: int | None) -> int | None:
-    """Rows that must be indexed for a slice. None is all: a negative bound counts from the end, and an empty slice is
-    told from an empty file.
+    """Return how many rows must be indexed for a slice; None: all.
+
+    All are needed for a negative bound, which counts from the end, and to tell an empty slice from an empty file.
     """
     first, last = bounds.start or 0, bounds.stop
     if first < 0 or (last is not None and last <= 0):
@@ -178,38 +180,38 @@ def _last_needed(bounds: slice, most: int | None) -> int | None:
 
 
 class EvalSource(NamedTuple):
-    """The questions of a data set, and what it says of all of them."""
+    """The questions of a data set."""
 
     source: PromptSource
-    asked: EvalSet
+    dataset: Annotated[EvalSet, doc("settings of the data set")]
 
 
 def eval_sources(
     evaluation: EvalSettings, data: DataSettings, tokenizer: TokenizerSource | None = None, longest: int | None = None
 ) -> dict[str, EvalSource]:
-    """The data sets of an evaluation by name. longest: tokens of a prompt, where evaluation has no limit of its own."""
+    """Return the data sets of an evaluation by name. longest: tokens of a prompt, if evaluation has no own limit."""
     longest = longest if evaluation.eval_max_prompt_len is None else evaluation.eval_max_prompt_len
     return {
-        name: EvalSource(PromptSource(eval_data(one, data), tokenizer=tokenizer, max_prompt_len=longest), one)
-        for name, one in evaluation.sets().items()
+        name: EvalSource(PromptSource(eval_data(dataset, data), tokenizer=tokenizer, max_prompt_len=longest), dataset)
+        for name, dataset in evaluation.sets().items()
     }
 
 
-def eval_data(one: EvalSet, data: DataSettings) -> DataSettings:
-    """The settings to read one data set of an evaluation."""
+def eval_data(dataset: EvalSet, data: DataSettings) -> DataSettings:
+    """Return the settings to read a data set of an evaluation with."""
     return msgspec.structs.replace(
         data,
-        prompt_data=one.path,
-        input_key=one.input_key or data.input_key,
-        label_key=data.label_key if one.label_key is None else one.label_key or None,
-        tool_key=one.tool_key or data.tool_key,
-        metadata_key=one.metadata_key or data.metadata_key,
+        prompt_data=dataset.path,
+        input_key=dataset.input_key or data.input_key,
+        label_key=data.label_key if dataset.label_key is None else dataset.label_key or None,
+        tool_key=dataset.tool_key or data.tool_key,
+        metadata_key=dataset.metadata_key or data.metadata_key,
         rollout_shuffle=False,
     )
 
 
 def check_first_rows(settings: DataSettings) -> None:
-    """Raises DataError where none of the first --max-bad-lines + 1 rows of `settings.prompt_data` is usable.
+    """Raise DataError if none of the first --max-bad-lines + 1 rows of `settings.prompt_data` is usable.
 
     A run on such a file would fail. Tokens and chat templates are not checked.
     """
@@ -218,19 +220,19 @@ def check_first_rows(settings: DataSettings) -> None:
 
 
 def first_rows(settings: DataSettings, most: int) -> list[PromptRow]:
-    """The usable ones of the first `most` rows in the file's order, without tokens."""
+    """Return the usable rows among the first `most` in the file's order, without tokens."""
     in_order = msgspec.structs.replace(settings, rollout_shuffle=False)
     source = PromptSource(in_order, tokenizer=_stand_in(settings), most=most)
     return [row for row in source.read(0, range(len(source))) if isinstance(row, PromptRow)]
 
 
 def _stand_in(settings: DataSettings) -> Any:
-    """None for chats to train on: their tokens are those of their own template alone."""
+    """Return a tokenizer for checks; None for chats to train on, whose tokens come only from their own template."""
     return None if settings.supervised else _AnyText()
 
 
 class _AnyText:
-    """What rows need of a tokenizer: any text is one token, and any chat a text."""
+    """The part of a tokenizer that rows need: any text is one token, and any chat is a text."""
 
     def encode(self, text: str, **_: Any) -> list[int]:
         return [0]

@@ -1,12 +1,14 @@
-"""`WeightAncestry`: the digests of a run's weight versions, and of its ancestors'. A fold of their logs.
+"""`WeightAncestry`: digests of the weight versions of a run and its ancestors. A fold of their logs.
 
-Equal digests are equal weights. Versions of two runs are related by the optimizer steps since their newest common one.
+Equal digests mean equal weights. Versions of two runs are related by the optimizer steps since their newest common one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from schemas.doc import doc
 from schemas.errors import RunNotFound
 from schemas.event import Event
 from schemas.recorded import CommonVersion
@@ -21,26 +23,26 @@ FOLDED = ("weights.published", "step.committed")
 
 @dataclass(slots=True)
 class WeightAncestry:
-    """digests: of the tensors, sha256 hex, by version."""
+    """Weight versions of a run and its ancestors."""
 
-    digests: dict[int, str] = field(default_factory=dict)
+    digests: Annotated[dict[int, str], doc("version to the sha256 of its tensors, hex")] = field(default_factory=dict)
 
     def apply(self, event: Event) -> None:
-        """Fold one event in; those without weights are ignored."""
+        """Fold an event in. Events without weights are ignored."""
         if isinstance(event, WeightsPublished):
             self.digests[event.version] = event.digest
         elif isinstance(event, StepCommitted):
             self.digests[event.version] = event.weights_digest
 
     def common(self, other: WeightAncestry) -> CommonVersion | None:
-        """The newest version that the other run has too, with its newest number there; None without any."""
+        """Return the newest version that both runs have, with its newest number in the other run; None without any."""
         numbers = {digest: version for version, digest in sorted(other.digests.items())}
         shared = [version for version, digest in self.digests.items() if digest in numbers]
         return CommonVersion(max(shared), numbers[self.digests[max(shared)]]) if shared else None
 
 
 async def read_ancestry(log: Readable) -> WeightAncestry:
-    """The ancestry of a run, as far back as its parents' logs can be opened."""
+    """Return the ancestry of a run, as far back as its ancestors' logs can be opened."""
     ancestry = WeightAncestry(await _digests(log))
     branched = await branched_of(log)
     while branched is not None:
@@ -49,7 +51,7 @@ async def read_ancestry(log: Readable) -> WeightAncestry:
                 older = await _digests(parent.log)
                 first, branched = branched.version, await branched_of(parent.log)
         except RunNotFound:
-            break  # the run's own log names its first version: the ancestry begins there
+            break  # the run's own log has its first version: the ancestry begins there
         ancestry.digests = {version: digest for version, digest in older.items() if version <= first} | ancestry.digests
     return ancestry
 

@@ -1,13 +1,14 @@
-"""`PastVersions`: the weight versions that a step needs beside its own: those of a reference that follows the policy,
-and of old actors.
+"""`PastVersions`: the weight versions that a step needs besides its own, for a reference that follows the policy and
+for old actors.
 
-Which they are follows from the step's number and its batch, so whoever trains a step again needs the same.
+They follow from the step's number and its batch, so training a step again needs the same versions.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from schemas.doc import doc
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.rollout import staleness_bound
 from slime_events.core.config.settings import TrainSettings
@@ -15,16 +16,18 @@ from slime_events.core.train_batch import TrainBatch
 
 
 class PastVersions(NamedTuple):
-    """every: steps after which the reference is the policy (`ref_update_interval`); 0: it stays. behind: with
-    `keep_old_actor` the versions that a trained token may be older than its step; else 0.
-    """
+    """The rule by which a step needs older versions."""
 
-    every: int = 0
-    behind: int = 0
+    every: Annotated[
+        int, doc("steps after which the policy replaces the reference (`ref_update_interval`); 0: never")
+    ] = 0
+    behind: Annotated[
+        int, doc("with `keep_old_actor`: how many versions a trained token may be behind its step; 0 without it")
+    ] = 0
 
     @classmethod
     def of(cls, settings: TrainSettings) -> PastVersions:
-        """As the settings have it."""
+        """Return the rule of a run's settings."""
         algorithm, rollout = settings.algorithm, settings.rollout
         follows = estimator_of(algorithm).needs_reference(algorithm)
         behind = staleness_bound(
@@ -37,22 +40,23 @@ class PastVersions(NamedTuple):
         return cls((algorithm.ref_update_interval or 0) * follows, behind * keeps)
 
     def reference(self, step: int, first: int) -> int | None:
-        """The version that the reference is at a step; None: as it was loaded. first: the run's first version, which a
-        branch's reference begins with.
+        """Return the version of the reference at a step; None if it is the loaded model.
+
+        first: the run's first version, which is the first reference of a branch.
         """
         if not self.every:
             return None
         return max(step - step % self.every, first) or None
 
     def old(self, batch: TrainBatch) -> list[int]:
-        """The versions, other than the step's own, that made tokens of the batch, ascending."""
+        """Return the versions, except the step's own, that made tokens of the batch, in ascending order."""
         if not self.behind:
             return []
-        made = {span.version for sample in batch.samples for span in sample.spans}
-        return sorted(made - {batch.step})
+        versions = {span.version for sample in batch.samples for span in sample.spans}
+        return sorted(versions - {batch.step})
 
     def before(self, step: int, first: int) -> frozenset[int]:
-        """Versions before a step's own that it, or a later one, may need."""
+        """Return the versions before a step's own that this step or a later one may need."""
         reference = self.reference(step, first)
         old = range(max(first, step - self.behind), step)
         return frozenset(old) | ({reference} if reference is not None and reference < step else set())
@@ -62,15 +66,15 @@ OLD_ACTOR = "old_actor"
 
 
 def old_actor(version: int) -> str:
-    """What `step.committed` calls an older policy that was asked."""
+    """Return the name of an older policy in `step.committed`."""
     return f"{OLD_ACTOR} v{version}"
 
 
 def old_version(name: str) -> int | None:
-    """Its version; None for any other model."""
+    """Return the version of an older policy by its name; None for any other model."""
     version = name.removeprefix(f"{OLD_ACTOR} v")
     return int(version) if version != name and version.isdecimal() else None
 
 
 NO_PAST = PastVersions()
-"""Of most runs."""
+"""The rule of a run that needs no older versions."""

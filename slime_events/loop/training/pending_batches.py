@@ -1,7 +1,7 @@
 """`PendingBatches`: sealed batches that are not trained yet, with their rollouts. A fold of the log.
 
-A rollout is held from its request until its batch is trained or its group rejected, so memory does not grow with the
-log.
+A rollout stays in memory from its request until its batch is trained or its group rejected, so memory does not grow
+with the log.
 """
 
 from collections.abc import Mapping
@@ -27,8 +27,9 @@ from slime_events.loop.conductor.seal import batch_digest
 def build_batch(
     sealed: BatchSealed, trajectories: Mapping[str, Trajectory], fetch: Fetch, *, temperature: float
 ) -> TrainBatch:
-    """The batch that `sealed` names. Raises StorageError where the log does not hold exactly what was sealed."""
-    masks, columns = BatchMasks(sealed, fetch), {one.name: entries_of(one, fetch) for one in sealed.columns}
+    """Return the batch that `sealed` names. Raises StorageError if the log does not have exactly what was sealed."""
+    masks = BatchMasks(sealed, fetch)
+    columns = {column.name: entries_of(column, fetch) for column in sealed.columns}
     columns.pop(LOSS_MASKS, None)
     columns.pop(CREDIT, None)
     credit = BatchCredit(sealed, fetch)
@@ -38,9 +39,7 @@ def build_batch(
     for sample, reward, raw in zip(sealed.samples, sealed.rewards, sealed.raw_rewards, strict=True):
         trajectory = trajectories.get(sample)
         if trajectory is None or trajectory.stop is None:
-            raise StorageError(
-                f"step {sealed.step} names sample {sample}, but the log holds no completed rollout of it"
-            )
+            raise StorageError(f"step {sealed.step} names sample {sample}, but the log has no completed rollout of it")
         samples.append(
             TrainSample(
                 sample=trajectory.sample,
@@ -71,8 +70,9 @@ def build_batch(
 
 
 def engine_log_probs(trajectory: Trajectory) -> npt.NDArray[np.float32]:
-    """float32 [response]; NaN on trained tokens that no weights made, as no span says so: nobody knows theirs. Of the
-    kept tokens alone, where the log has these.
+    """Return float32 [response], over the kept vocabulary if the log has it.
+
+    Trained tokens outside of all spans are NaN: no engine made them, so their log-probs are unknown.
     """
     if trajectory.kept:
         log_probs = trajectory.log_probs.copy()
@@ -88,8 +88,10 @@ def engine_log_probs(trajectory: Trajectory) -> npt.NDArray[np.float32]:
 
 
 class PendingBatches:
-    """sealed: by step. temperature: of the rollouts, at which log-probs are taken. folded: the event types that are
-    needed; others are ignored.
+    """Sealed batches and the data to build them.
+
+    sealed: by step. temperature: sampling temperature, for log-probs. folded: the event types that are needed; all
+    others are ignored.
     """
 
     folded: tuple[type[Event], ...] = (*FOLDED, RewardAssigned, BatchSealed, GroupRejected, CommandGiven)
@@ -101,7 +103,7 @@ class PendingBatches:
         self.sealed: dict[int, BatchSealed] = {}
 
     def apply(self, event: Event, position: int) -> None:
-        """Fold one event in; those of evaluations, and the generations of a rollout function, are ignored."""
+        """Fold an event in. Evaluations and the generations of a rollout function are ignored."""
         if not isinstance(event, self.folded):
             return
         if isinstance(event, RolloutRequested) and event.purpose is not Purpose.TRAIN:
@@ -117,17 +119,17 @@ class PendingBatches:
             self._trajectories.apply(event, position)
 
     def knows(self, sample: str) -> bool:
-        """Whether it was requested for training and is still held."""
+        """Return whether a sample was requested for training and is still in memory."""
         return sample in self._trajectories.by_sample
 
     def make(self, step: int) -> TrainBatch:
-        """The batch of a step. Raises StorageError where the log does not hold exactly what was sealed."""
+        """Return the batch of a step. Raises StorageError if the log does not have exactly what was sealed."""
         if self.sealed[step].commands:
             return commanded_batch(self.sealed[step], self._commands, self._fetch)
         return build_batch(self.sealed[step], self._trajectories.by_sample, self._fetch, temperature=self._temperature)
 
     async def when_ready(self, step: int) -> TrainBatch:
-        """`make`, once all its rollouts were read: those of the log itself were when the batch was sealed."""
+        """Return the batch of a step as `make` does. Subclasses wait here until its rollouts are read."""
         return self.make(step)
 
     def forget(self, step: int) -> None:

@@ -1,4 +1,4 @@
-"""`PendingRewards`: completed samples without a reward. The grader's whole state, folded from the log."""
+"""`PendingRewards`: completed samples without a reward. It is the grader's whole state, folded from the log."""
 
 from collections.abc import Iterator, Mapping
 
@@ -23,12 +23,14 @@ FOLDED: tuple[type[Event], ...] = (
     GroupRejected,
     EvalCompleted,
 )
-"""Event types that are always needed; grading whole groups needs the requests too."""
+"""Event types that are always needed. Grading whole groups needs the requests too."""
 
 
 class PendingRewards:
-    """Samples to grade, by group. whole_groups: a group is due only when all its requested samples are completed.
-    folded: the event types that are needed; others are ignored.
+    """Samples to grade, by group.
+
+    whole_groups: a group is due only when all its requested samples are completed. folded: the event types that are
+    needed; all others are ignored.
     """
 
     def __init__(self, *, whole_groups: bool) -> None:
@@ -41,7 +43,7 @@ class PendingRewards:
         self._fresh: dict[str, None] = {}
 
     def apply(self, recorded: Recorded) -> None:
-        """Fold one event in."""
+        """Fold an event in."""
         event: Event = recorded.envelope.event
         if not isinstance(event, self.folded):
             return
@@ -68,7 +70,7 @@ class PendingRewards:
             part.pop(group, None)
 
     def take(self) -> Iterator[tuple[str, dict[str, Recorded]]]:
-        """(group, its completions by sample, in index order) that are due, each once."""
+        """Yield each due group once, with its new completions by sample, in the order of indices."""
         groups, self._fresh = self._fresh, {}
         for group in groups:
             completed = self._completed[group]
@@ -79,7 +81,7 @@ class PendingRewards:
             yield group, dict(sorted(fresh.items(), key=lambda item: order_in_group(item[0])))
 
     def is_evaluation(self, group: str) -> bool:
-        """Whether a group belongs to an evaluation."""
+        """Return whether a group belongs to an evaluation."""
         return self._prompts[group].purpose is Purpose.EVAL
 
     def samples(
@@ -89,7 +91,7 @@ class PendingRewards:
         fetch: Fetch | None = None,
         chunked: Mapping[str, Trajectory] | None = None,
     ) -> list[Sample]:
-        """The samples as the grader sees them. fetch, chunked: for their tokens; see `completed_sample`."""
+        """Return the samples as the grader sees them. fetch, chunked: for their tokens; see `completed_sample`."""
         events = [recorded.envelope.event for recorded in completed.values()]
         prompt, chunked = self._prompts[group], chunked or {}
         return [

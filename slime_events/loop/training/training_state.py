@@ -1,9 +1,10 @@
-"""`TrainingState`: training so far, folded from the log. A trainer that takes over starts from it."""
+"""`TrainingState`: the progress of training, folded from the log. A trainer that takes over starts from it."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from schemas.checkpoints import CheckpointSaved
+from schemas.doc import doc
 from schemas.event import Event
 from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
@@ -13,41 +14,40 @@ from schemas.weights import WeightsPublished
 from slime_events.core.run.participant import Participant
 
 TRAINING = ("step.committed", "weights.published", "checkpoint.saved", "trainer.restored")
-"""The events that training appends; none is a rollout's."""
+"""Types of the events that training appends, none of which belongs to a rollout."""
 
 
 class Digests(NamedTuple):
-    """sha256 (hex) of a trainer's weights, of its optimizer's state, and of a critic's weights and state, at one weight
-    version. optimizer, critic: empty where none was computed (`--optimizer-digest`) or there is no critic."""
+    """Digests (sha256, hex) of a trainer at a weight version."""
 
     weights: str
-    optimizer: str
-    critic: str = ""
+    optimizer: Annotated[str, doc("of the optimizer's state; empty: not computed (`--optimizer-digest`)")]
+    critic: Annotated[str, doc("of the critic's weights and state; empty: there is no critic")] = ""
 
 
-def digests_of(said: StepCommitted | CheckpointSaved | Branched) -> Digests:
-    """Those that an event holds."""
-    return Digests(said.weights_digest, said.optimizer_digest, said.critic_digest)
+def digests_of(event: StepCommitted | CheckpointSaved | Branched) -> Digests:
+    """Return the digests in an event."""
+    return Digests(event.weights_digest, event.optimizer_digest, event.critic_digest)
 
 
 @dataclass(slots=True)
 class TrainingState:
-    """first: the run's first version: 0, or the version that it branched off at. committed: digests by version.
-    optimizer_steps: of the step that made a version.
-    published: versions that engines may load. saved: checkpoints by version. restored: by trainers that took over.
-    over: the run has ended, or was resumed without this worker.
-    """
+    """The progress of training."""
 
-    first: int = 0
-    committed: dict[int, Digests] = field(default_factory=dict)
-    optimizer_steps: dict[int, int] = field(default_factory=dict)
-    published: dict[int, WeightsPublished] = field(default_factory=dict)
-    saved: dict[int, CheckpointSaved] = field(default_factory=dict)
-    restored: list[TrainerRestored] = field(default_factory=list)
-    over: bool = False
+    first: Annotated[int, doc("first version of the run: 0, or the version that it branched off at")] = 0
+    committed: Annotated[dict[int, Digests], doc("digests by version")] = field(default_factory=dict)
+    optimizer_steps: Annotated[dict[int, int], doc("version to the optimizer steps of the step that made it")] = field(
+        default_factory=dict
+    )
+    published: Annotated[dict[int, WeightsPublished], doc("versions that engines may load")] = field(
+        default_factory=dict
+    )
+    saved: Annotated[dict[int, CheckpointSaved], doc("checkpoints by version")] = field(default_factory=dict)
+    restored: Annotated[list[TrainerRestored], doc("restores by trainers that took over")] = field(default_factory=list)
+    over: Annotated[bool, doc("the run has ended, or was resumed without this worker")] = False
 
     def apply(self, event: Event) -> None:
-        """Fold one event in."""
+        """Fold an event in."""
         if isinstance(event, StepCommitted):
             self.committed[event.version] = digests_of(event)
             self.optimizer_steps[event.version] = int(event.metrics.get("optimizer_steps", 0))
@@ -63,12 +63,12 @@ class TrainingState:
 
     @property
     def is_branch(self) -> bool:
-        """Whether another run made the first version."""
+        """Whether a different run made the first version."""
         return self.first in self.committed
 
     @property
     def version(self) -> int:
-        """The newest committed version; -1 before version 0. A branch's first version is committed by its parent."""
+        """The newest committed version; -1 before version 0. Its parent committed a branch's first version."""
         return max((*self.committed, *self.published), default=-1)
 
     @property
@@ -77,17 +77,21 @@ class TrainingState:
         return max(self.published, default=-1)
 
     def matches(self, saved: CheckpointSaved) -> bool:
-        """Whether the checkpoint has the weights that were committed for its version, and the states of optimizer and
-        critic that were committed for it or that a trainer went on with from there."""
+        """Return whether a checkpoint has the committed weights of its version, and matching states.
+
+        The states of optimizer and critic must be those committed for the version, or those of a trainer that restored
+        it.
+        """
         committed = self.committed.get(saved.version)
         if committed is None or committed.weights != saved.weights_digest:
             return False
-        later = ((one.optimizer_digest, one.critic_digest) for one in self.restored if one.version == saved.version)
-        return (saved.optimizer_digest, saved.critic_digest) in (committed[1:], *later)
+        restored = [event for event in self.restored if event.version == saved.version]
+        states = [committed[1:], *((event.optimizer_digest, event.critic_digest) for event in restored)]
+        return (saved.optimizer_digest, saved.critic_digest) in states
 
 
 async def read_training_state(worker: Participant) -> TrainingState:
-    """The fold of the worker's log as it is now; it reads no rollout."""
+    """Return the fold of the worker's log as it is now. It reads no rollouts."""
     trained, log = TrainingState(), worker.log
     for event_type in TRAINING:
         async for recorded in log.read(1, of_type(log.run, event_type)):
