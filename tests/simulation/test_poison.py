@@ -70,7 +70,7 @@ async def test_a_request_that_ends_engines_is_failed_at_the_second_one(tmp_path:
     failed = sim.events(RolloutFailed)
     assert {one.sample for one in failed} <= poisoned, "those beside it are made"
     assert {one.kind for one in failed} == {FailureKind.INVALID}, "nobody asks for it again"
-    assert "2 engines ended" in failed[0].message
+    assert "2 engines crashed" in failed[0].message
     assert not poisoned & {one.sample for one in sim.events(RolloutCompleted)}
     assert lost <= MOST_LOST * len(poisoned), "each of its samples ends two at most, and the first is of all"
     assert len(sim.events(GroupRejected)) == 1
