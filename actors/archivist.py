@@ -38,7 +38,7 @@ TrimLog = Callable[[int], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class SealPolicy:
-    """When a segment is sealed."""
+    """Limits at which a segment is sealed."""
 
     max_bytes: Annotated[int, doc("Size at which a segment is sealed, in bytes of uncompressed records.")] = (
         SEGMENT_BYTES

@@ -17,7 +17,7 @@ AT_ONCE = 500
 
 
 class OfferedPrompts:
-    """The state lists the open offers; their content is read from the log."""
+    """Answers open offers, which the state lists, with their content from the log."""
 
     def __init__(self, log: EventLog, prompts: OutsidePrompts) -> None:
         self._log, self._prompts = log, prompts

@@ -51,7 +51,7 @@ def save(trainee: Trainee, folder: str | Path) -> None:
 
 
 class PendingCheckpoint:
-    """A checkpoint before and while this rank's files are written."""
+    """A checkpoint that is planned or being written."""
 
     def __init__(self, trainee: Trainee, folder: str | Path, *, copied: bool = False) -> None:
         """Plan what each rank writes; collective. copied: copy the state to the host, so that training can continue.

@@ -87,7 +87,7 @@ class TrainerRank:
         try:
             self._functions.notify(INIT)
             self._begin()
-        except BaseException:
+        except BaseException:  # leave the process group after any error, so that this process can join again
             leave()
             raise
 

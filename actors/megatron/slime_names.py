@@ -25,13 +25,13 @@ Reduce = Callable[[Tensor], Tensor]
 
 
 class TemperatureArgs(Protocol):
-    """The attribute of slime's `args` that scales logits."""
+    """slime's `args`, of which the functions read the temperature."""
 
     rollout_temperature: float
 
 
 class OpsmArgs(Protocol):
-    """The attribute of slime's `args` for OPSM."""
+    """slime's `args`, of which the function reads OPSM's threshold."""
 
     opsm_delta: float
 

@@ -138,7 +138,7 @@ class Critic:
 
 @dataclass(frozen=True, slots=True)
 class Trainee:
-    """The policy in training, with all that a step needs."""
+    """The policy in training, with its settings, optimizer and further models."""
 
     architecture: Architecture
     settings: TrainerSettings

@@ -38,7 +38,7 @@ class CheckpointSaver:
 
     @property
     def pending(self) -> set[int]:
-        """The version in writing, if any."""
+        """The version that is being written, if any."""
         return {self._pending[0].version} if self._pending else set()
 
     async def save(self, version: int, digests: Digests, *, at_once: bool = False) -> None:
@@ -61,7 +61,7 @@ class CheckpointSaver:
             await self._append(_timed(saved, begun))
 
     async def settle(self, version: int, committed: Mapping[int, Digests], *, wait: bool = False) -> None:
-        """Append the checkpoint in writing, if it is complete. wait: wait until it is.
+        """Append the checkpoint that is being written, if it is complete. wait: wait until it is.
 
         If the run's last checkpoint failed, save the ranks' `version` in the foreground.
         """
@@ -71,7 +71,7 @@ class CheckpointSaver:
             await self.save(version, same if failed.version == version else committed[version], at_once=True)
 
     async def _finish(self, *, wait: bool) -> CheckpointSaved | None:
-        """Append the checkpoint in writing if it is complete; return it if it failed."""
+        """Append the checkpoint that is being written, if it is complete; return it if it failed."""
         if self._pending is None:
             return None
         saved, begun = self._pending

@@ -82,7 +82,7 @@ class Ranks:
         await self.everywhere("begin_checkpoint", folder)
 
     async def finish_checkpoint(self, *, wait: bool) -> SaveProgress:
-        """Return the progress of the checkpoint in writing. wait: wait until it is done."""
+        """Return the progress of the checkpoint that is being written. wait: wait until it is done."""
         progress: SaveProgress = await self.everywhere("finish_checkpoint", wait)
         return progress
 
