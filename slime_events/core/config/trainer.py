@@ -149,7 +149,8 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     tree_packing: Annotated[
         bool,
         doc(
-            "compute a prefix that samples of a micro batch share once, if that is less work; for ranks on the CPU",
+            "compute the shared prefix of samples in a micro batch only once, if that is less work; for "
+            "ranks on the CPU",
             excludes("loss_type=custom_loss", why="your function expects the logits of each whole sample"),
             excludes("custom_model_provider_path", why="your model may not accept position ids"),
             excludes("tinker", why="a client's datums are packed in their order"),
@@ -214,7 +215,7 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     ] = None
     seed: Annotated[int, doc("seed of Megatron")] = 1234
     deterministic_mode: Annotated[
-        bool, doc("use deterministic kernels and collectives, as Megatron's flag; on the CPU they always are")
+        bool, doc("use deterministic kernels and collectives; ranks on the CPU always do (Megatron's flag)")
     ] = False
     exact: Annotated[bool, doc("fail the run if a step that is trained again after a restart gives different bits")] = (
         False
