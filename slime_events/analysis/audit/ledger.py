@@ -130,7 +130,7 @@ class Ledger:
     incarnation: Annotated[int, doc("number of the newest incarnation")] = 0
     groups: Annotated[dict[str, GroupEntry], doc("groups by id")] = field(default_factory=dict)
     samples: Annotated[dict[str, SampleEntry], doc("samples by id")] = field(default_factory=dict)
-    requested: int = 0
+    requested: Annotated[int, doc("number of training groups requested")] = 0
     batches: Annotated[dict[int, BatchSealed], doc("the run's own batches by step")] = field(default_factory=dict)
     steps: Annotated[dict[int, StepCommitted], doc("the run's own commits by step")] = field(default_factory=dict)
     published: Annotated[dict[int, WeightsPublished], doc("publications by version")] = field(default_factory=dict)

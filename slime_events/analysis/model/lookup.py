@@ -11,10 +11,11 @@ import itertools
 import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Annotated, TypeVar, cast
 
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
+from schemas.doc import doc
 from schemas.errors import InvalidSubject, RunNotFound
 from schemas.evals import EvalCompleted
 from schemas.event import Event, type_of
@@ -87,8 +88,8 @@ def record_events(
 class LogPart:
     """A log up to position `end`."""
 
-    log: Readable
-    end: int = sys.maxsize
+    log: Annotated[Readable, doc("the log")]
+    end: Annotated[int, doc("its last position")] = sys.maxsize
 
     async def last_of_each(self, keys: Sequence[EventKey]) -> dict[EventKey, Recorded]:
         """Return the last event for each key that has any, in the order of `keys`."""

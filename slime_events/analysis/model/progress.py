@@ -63,6 +63,7 @@ class SealedFigures(msgspec.Struct, frozen=True):
     oldest_version: Annotated[int, doc("oldest weight version that made a token")]
 
 
+STARTS = (RunStarted, RunResumed)
 GENERATES = {
     *(WeightsActivated, RolloutProgressed, RolloutCompleted),
     *(PARTIAL_EVENTS[kind] for kind in (RolloutProgressed, RolloutCompleted)),
@@ -122,7 +123,7 @@ class WorkingTime(msgspec.Struct):
     def apply(self, event: object, at: int) -> None:
         """Take in the next event of the log, whole or partial."""
         kind = type(event)
-        if isinstance(event, RunStarted | RunResumed):
+        if isinstance(event, STARTS):
             if isinstance(event, RunStarted):
                 self.follows = event.branched is not None and event.branched.follows
             self.generates, self.trains, self.startup = self.follows, False, None
