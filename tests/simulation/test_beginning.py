@@ -142,7 +142,7 @@ async def test_what_has_become_another_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(TrainerError, match=r"the branch was made from 0000.*: it is another run now"):
         await put_branch_checkpoint(other, settings, str(tmp_path / "own"), note=lambda _: None, make_ranks=Ranks())
     (tmp_path / "parent" / "base" / "config.json").unlink()
-    with pytest.raises(InvalidValue, match="that folder is not here: give the same checkpoint with --hf-checkpoint"):
+    with pytest.raises(InvalidValue, match=r"that folder is not here\. Give the same checkpoint with --hf-checkpoint"):
         await put_branch_checkpoint(branched, settings, str(tmp_path / "own"), note=lambda _: None, make_ranks=Ranks())
 
 
