@@ -27,7 +27,6 @@ from schemas.rollouts import RolloutProgressed
 from schemas.runs import FinishReason, RunEvent, RunFailed, RunFinished
 from schemas.subjects import about, every_event, of_type
 from schemas.workers import WorkerJoined
-from slime_events.analysis.model.rejections import Rejections, reason_of
 from slime_events.core.run.participant import Participant, run_events_before
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.run import FOLD, RunPhase, RunState, state_digest
@@ -37,6 +36,7 @@ from slime_events.loop.conductor.cycle import Policy, recovery_events, run_cycle
 from slime_events.loop.conductor.decide import Stall, decides_with_more_waiting, is_broken, is_complete, waits_for
 from slime_events.loop.conductor.draw import reused_rollouts_due
 from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.model.rejections import Rejections, reason_of
 from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, append_all, once
 from storage.payloads import Offload

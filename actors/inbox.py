@@ -31,11 +31,11 @@ from schemas.outside_json import read_json
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.subjects import about, inbox
-from slime_events.analysis.model.fates import fates_of
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.loop.prompts.inbox_message import WHOLE, WrongField, field_error, read_message
 from slime_events.loop.prompts.known_keys import KnownKeys
+from slime_events.model.fates import fates_of
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.closing import Closing
 from storage.log import MAX_BATCH, Append, Fence, check_size, once

@@ -28,7 +28,7 @@ from benchmarks.processes import Watch
 from benchmarks.trl_baseline import prepared
 from schemas.doc import doc
 from schemas.errors import DeadlineExceeded, TrainerError
-from slime_events.analysis.model.verify import verify
+from slime_events.model.verify import verify
 from storage.log import Recorded
 from storage.open_log import open_run_log
 

@@ -26,7 +26,6 @@ from schemas.subjects import of_type
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined
 from serve_apps.engine_weights import EngineWeights
-from slime_events.analysis.model.progress import Progress, ProgressSnapshot
 from slime_events.analysis.replay.equality import is_decision
 from slime_events.app.demo.settings import prepare_demo
 from slime_events.core.config.derivations import derive
@@ -37,6 +36,7 @@ from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.keeper import EVERY, StateKeeper
 from slime_events.core.state.snapshot import Snapshots
 from slime_events.core.state.state_fold import StateFold
+from slime_events.model.progress import Progress, ProgressSnapshot
 from storage.cancellation import end_all
 from storage.group_commit import GroupCommit
 from storage.jetstream.log import JetStreamLog

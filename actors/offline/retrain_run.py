@@ -32,12 +32,12 @@ from actors.trainer.ranks import Ranks
 from schemas.doc import doc
 from schemas.errors import ImpossibleCombination, TrainerError
 from schemas.trainers import Fidelity
-from slime_events.analysis.retrain.difference import Retrained
 from slime_events.analysis.retrain.report import Report, is_changed, likely_causes
 from slime_events.analysis.retrain.settings import is_same, topology_text, with_topology
 from slime_events.analysis.retrain.version_chain import Chain, read_chain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
+from slime_events.loop.training.difference import Retrained
 from storage.weights.store import WeightStore
 
 SAME = "rewards, batch, weights and optimizer digest of each step with those in the log"

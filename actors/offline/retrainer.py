@@ -27,7 +27,13 @@ from schemas.rollouts import RolloutCompleted
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
 from schemas.subjects import of_type
-from slime_events.analysis.retrain.difference import (
+from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_step, recorded_steps
+from slime_events.analysis.retrain.version_chain import Chain, read_chain
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_reader import OpenedRun, open_run
+from slime_events.core.train_batch import StepResult
+from slime_events.loop.learner.batches import DerivedBatch
+from slime_events.loop.training.difference import (
     Difference,
     Distance,
     Retrained,
@@ -35,12 +41,6 @@ from slime_events.analysis.retrain.difference import (
     part_differences,
     training_differences,
 )
-from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_step, recorded_steps
-from slime_events.analysis.retrain.version_chain import Chain, read_chain
-from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.run_reader import OpenedRun, open_run
-from slime_events.core.train_batch import StepResult
-from slime_events.loop.learner.batches import DerivedBatch
 from slime_events.loop.training.training_state import Digests, TrainingState
 from storage.cancellation import end_all
 from storage.log import Readable

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from schemas.errors import RankLost
-from slime_events.analysis.retrain.difference import Distance, distance
 from slime_events.core.datums import PassResult, TrainPass
 from slime_events.core.save_progress import SaveProgress
 from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.loop.training.difference import Distance, distance
 from storage.cancellation import end_all
 from storage.nats.ports import HOST, free_port
 from storage.weights.files import open_checkpoint

@@ -35,8 +35,9 @@ from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Scope, Sources
 from serve_apps.gateway.streams import Streams
 from serve_apps.gateway.submission import MEDIA_TYPES, submit
-from slime_events.analysis.model.fates import fate_of
-from slime_events.loop.prompts.outside import ITEMS, InboxClient
+from slime_events.client.inbox import InboxClient
+from slime_events.loop.prompts.outside import ITEMS
+from slime_events.model.fates import fate_of
 from storage.log import Readable
 
 GroupName = Annotated[str, Path(description="Id of the group.")]

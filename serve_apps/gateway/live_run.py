@@ -12,9 +12,9 @@ from nats.aio.client import Client
 from schemas.errors import LogUnavailable
 from schemas.inbox import KIND, PROMPTS, SENDER, InboxReply
 from schemas.subjects import inbox
+from slime_events.client.inbox import ROOM, NobodyListens, ask_inbox
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.loop.prompts.offered import OFF_BYTES, conducted_until, offer
-from slime_events.loop.prompts.outside import ROOM, NobodyListens, ask_inbox
 from storage.jetstream.address import NatsAddress, refusal_of
 from storage.jetstream.log import JetStreamLog
 from storage.log import EventLog, Readable

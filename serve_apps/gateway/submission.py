@@ -10,8 +10,9 @@ from schemas.outside_json import read_json
 from schemas.submission import LineProblem, Submission, TakenPrompt
 from serve_apps.agents.off_loop import off_loop
 from serve_apps.gateway.refusals import Refused, whole_body
+from slime_events.client.inbox import InboxClient, produce
 from slime_events.loop.prompts.json_line import without_mark
-from slime_events.loop.prompts.outside import BadLine, InboxClient, Line, produce, read_line
+from slime_events.loop.prompts.outside import BadLine, Line, read_line
 from storage.log import MAX_BATCH
 
 JSON = "application/json"

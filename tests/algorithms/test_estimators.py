@@ -16,10 +16,10 @@ from slime_events.algorithms.estimators import ESTIMATORS, estimator_of
 from slime_events.algorithms.estimators.estimator import Estimator
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.algorithms.train_arguments import parse_train
-from slime_events.analysis.model.advantages import sample_advantages
 from slime_events.analysis.rescore.change import make_change
 from slime_events.analysis.rescore.rescore import rescore
 from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.model.advantages import sample_advantages
 from tests.megatron.conftest import tiny, trainer  # noqa: F401  # fixtures
 from tests.megatron.tiny import make_batch
 from tests.rescore.recorded import opened, record, settings

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 
 from serve_apps.gateway.sources import Sources
-from slime_events.analysis.model.progress import Progress, StepLine
+from slime_events.model.progress import Progress, StepLine
 from tests.attacks.places import CONTEXT
 from tests.attacks.program import BODY
 from tests.gateway.test_live import gateway

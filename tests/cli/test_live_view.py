@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from schemas.evals import EvalCompleted
-from slime_events.analysis.model.progress import Progress, StepLine
 from slime_events.app.cli.commands.train import reached
 from slime_events.app.launch import view as live_view
 from slime_events.app.launch.sparkline import sparkline
 from slime_events.app.launch.view import LiveView, PlainView, make_view, screen, step_text
+from slime_events.model.progress import Progress, StepLine
 from tests.cli.small_run import RUN, events, finished, recorded
 
 

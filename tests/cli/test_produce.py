@@ -24,10 +24,11 @@ from schemas.errors import AccessDenied, LogUnavailable, RunIsOver
 from schemas.inbox import FieldError, InboxPrompt, InboxReply
 from schemas.runs import FinishReason, RunFinished, RunStarted
 from slime_events.app.cli.commands.produce import read_lines, send_file
+from slime_events.client.inbox import InboxClient, produce
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.loop.prompts.inbox_message import read_message
-from slime_events.loop.prompts.outside import BadLine, InboxClient, Line, produce
+from slime_events.loop.prompts.outside import BadLine, Line
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.log import JetStreamLog
 from storage.log import MAX_BATCH

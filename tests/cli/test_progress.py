@@ -14,9 +14,9 @@ from schemas.runs import RunResumed
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated
 from schemas.workers import WorkerJoined
-from slime_events.analysis.model import Run
-from slime_events.analysis.model.progress import Progress
 from slime_events.app.cli.commands.show_run import run_facts, run_text
+from slime_events.model import Run
+from slime_events.model.progress import Progress
 from storage.log import Recorded
 from tests.cli.small_run import RUN, SECOND, START, events
 from tests.conductor.driver import Driver, make_plan

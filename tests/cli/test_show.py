@@ -13,8 +13,6 @@ from schemas.ids import INBOX, inbox_group_id
 from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptOffered, PromptRejected, Source
 from schemas.runs import RunResumed, RunStarted
-from slime_events.analysis.model import Run
-from slime_events.analysis.model.progress import Progress, ProgressSnapshot
 from slime_events.app.cli.commands.show import Question, View, trace_text, view_of
 from slime_events.app.cli.commands.show_run import look_run_up, read_whole_run, run_facts
 from slime_events.core.config.data import DataSettings
@@ -25,6 +23,8 @@ from slime_events.core.state.snapshot import Snapshots
 from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.span import to_otlp_json
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
+from slime_events.model import Run
+from slime_events.model.progress import Progress, ProgressSnapshot
 from storage.memory_log import MemoryLog
 from tests.cli import small_run as run
 from tests.cli.small_run import REJECTED, small_run

@@ -9,7 +9,7 @@ from schemas.archives import ArchiveSealed
 from schemas.errors import LogDamaged
 from schemas.event import Event
 from schemas.rewards import RewardAssigned
-from slime_events.analysis.model.verify import verify
+from slime_events.model.verify import verify
 from tests.cli.small_run import events, finished, small_run, write
 
 

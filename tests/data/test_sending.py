@@ -14,17 +14,9 @@ import pytest
 from schemas.errors import ConfigError, DeadlineExceeded, InboxFull, LogUnavailable
 from schemas.inbox import REWARDS, TRAJECTORIES, FieldError, InboxPrompt, InboxReply
 from schemas.outside import OutsideReward
-from slime_events.loop.prompts import outside
-from slime_events.loop.prompts.outside import (
-    BadLine,
-    InboxClient,
-    Line,
-    NobodyListens,
-    ask_inbox,
-    patient,
-    produce,
-    read_line,
-)
+from slime_events.client import inbox
+from slime_events.client.inbox import InboxClient, NobodyListens, ask_inbox, patient, produce
+from slime_events.loop.prompts.outside import BadLine, Line, read_line
 from storage.log import MAX_BATCH
 
 LINE = b'{"prompt": "p", "label": 1}'
@@ -244,7 +236,7 @@ def saying(told: list[str], error: Exception | None = None) -> Callable[[], Awai
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(outside, "LOOK_S", 0.0)
+    monkeypatch.setattr(inbox, "LOOK_S", 0.0)
     return []
 
 

@@ -22,8 +22,8 @@ from serve_apps.gateway.app import gateway_app
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Sources
 from serve_apps.gateway.submission import submit
+from slime_events.client.inbox import InboxClient
 from slime_events.core.state.run import RunPhase
-from slime_events.loop.prompts.outside import InboxClient
 from storage.log import MAX_BATCH, Readable
 from tests.scripted_engine import Script
 from tests.simulation.simulation import Simulation, make_plan

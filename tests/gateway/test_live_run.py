@@ -16,9 +16,9 @@ from schemas.errors import AccessDenied, LogUnavailable, RunIsOver
 from schemas.inbox import KIND, PROMPTS, REWARDS, SENDER, InboxReply
 from serve_apps.gateway import live_run
 from serve_apps.gateway.live_run import LiveRun, NotOn
+from slime_events.client.inbox import ROOM, NobodyListens
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.loop.prompts.offered import OFF_BYTES
-from slime_events.loop.prompts.outside import ROOM, NobodyListens
 from storage.jetstream.address import NatsAddress
 from storage.nats.accounts import Access
 

@@ -11,7 +11,7 @@ import pytest
 from schemas.inbox import InboxReply
 from serve_apps.gateway.refusals import Refused
 from serve_apps.gateway.submission import JSON_BYTES, submit
-from slime_events.loop.prompts.outside import InboxClient
+from slime_events.client.inbox import InboxClient
 from storage.log import MAX_BATCH
 from tests.gateway.test_large_requests import no_standstill
 

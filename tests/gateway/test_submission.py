@@ -16,7 +16,7 @@ from schemas.submission import Submission
 from serve_apps.gateway import submission
 from serve_apps.gateway.refusals import Refused
 from serve_apps.gateway.submission import submit
-from slime_events.loop.prompts.outside import InboxClient
+from slime_events.client.inbox import InboxClient
 
 NDJSON, JSON = "application/x-ndjson", "application/json"
 GOOD, BAD = b'{"prompt": "a"}', b"{}"

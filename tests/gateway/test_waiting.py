@@ -16,12 +16,12 @@ from schemas.inbox import Fate
 from schemas.prompts import PromptOffered, PromptRejected, PromptSubmitted, PromptWanted
 from schemas.runs import FinishReason, RunFinished, RunStarted
 from serve_apps.gateway.live_run import LiveRun
-from slime_events.analysis.model.fates import fate_of
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.decide import Stall
 from slime_events.loop.prompts.offered import offer
+from slime_events.model.fates import fate_of
 from storage.jetstream.log import JetStreamLog
 from storage.memory_log import MemoryLog
 from storage.nats.accounts import Access

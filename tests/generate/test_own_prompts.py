@@ -16,8 +16,6 @@ from slime_events.analysis.export.export import Layout, export, make_writer
 from slime_events.analysis.export.sample import ExportedSample, Fate
 from slime_events.analysis.lineage.lineage import Kind, LineageQuery
 from slime_events.analysis.lineage.resolve import lineage
-from slime_events.analysis.model import read_run
-from slime_events.analysis.model.records import Group
 from slime_events.analysis.query import tables_of
 from slime_events.analysis.rescore.collect import Collector, completed_of, prompt_of
 from slime_events.app.cli.commands.show_sample import sample_facts
@@ -29,6 +27,8 @@ from slime_events.core.trajectory import read_trajectory
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.source import PromptSource
 from slime_events.loop.training.pending_rewards import PendingRewards
+from slime_events.model import read_run
+from slime_events.model.records import Group
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import completed_sample, group_samples
 from slime_events.plugins.texts import Texts

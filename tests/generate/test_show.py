@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from schemas.arrays import unpack
-from slime_events.analysis.model.lookup import Lookup
 from slime_events.app.cli.commands.show_sample import sample_facts, sample_text
 from slime_events.core.trajectory import read_trajectory
+from slime_events.model.lookup import Lookup
 from tests.generate.scene import a_run
 
 

@@ -20,7 +20,6 @@ from actors.trainer.trainer_plan import TrainerPlan
 from schemas.arrays import unpack
 from schemas.runs import RunStarted
 from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.analysis.model.branch_point import read_point
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.save_steps import SaveSteps
 from slime_events.core.config.toml import settings_from
@@ -30,6 +29,7 @@ from slime_events.core.run.run_reader import OpenedRun
 from slime_events.loop.learner.batches import Batches
 from slime_events.loop.learner.overrides import Overrides
 from slime_events.loop.learner.recredit import Recredit
+from slime_events.model.branch_point import read_point
 from storage.memory_log import MemoryLog
 from storage.weights.store import WeightStore
 from tests.simulation.parts import ScriptedRanks

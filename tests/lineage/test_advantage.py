@@ -11,8 +11,8 @@ import torch
 from slime_events.algorithms.advantages import compute_advantages
 from slime_events.algorithms.estimators import ESTIMATORS
 from slime_events.analysis.lineage.advantages import TrainedSample, make_advantages
-from slime_events.analysis.model.advantages import sample_advantages
 from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.model.advantages import sample_advantages
 
 REWARDS = [0.5, -1.25, 0.0, 2.0]
 CREDITS = [np.array(one, np.float32) for one in ([0.25, 0.5, 1], [0, 0.5, 0, 1, 1], [1, 1], [1, 1])]

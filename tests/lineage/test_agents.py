@@ -23,7 +23,6 @@ from schemas.turns import RootReason, TurnBegun
 from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery
 from slime_events.analysis.lineage.picture import svg
 from slime_events.analysis.lineage.resolve import NEWEST, lineage
-from slime_events.analysis.model.agent_session import AgentSession
 from slime_events.analysis.query import tables_of
 from slime_events.app.cli.commands.show import Question, view_of
 from slime_events.app.cli.commands.show_run import read_whole_run
@@ -33,6 +32,7 @@ from slime_events.core.batch_columns import LOSS_MASKS, make_column
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.credit import CreditRule
 from slime_events.core.run.run_reader import OpenedRun
+from slime_events.model.agent_session import AgentSession
 from tests.agents.stage import ASKED, Stage, ask, seal
 from tests.lineage.opened import opened
 from tests.scripted_engine import Script

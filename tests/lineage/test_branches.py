@@ -10,9 +10,9 @@ from schemas.errors import RunNotFound
 from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery
 from slime_events.analysis.lineage.picture import svg
 from slime_events.analysis.lineage.resolve import lineage, samples_in_lineage
-from slime_events.analysis.model.ancestry import VersionRange
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.core.run.run_reader import OpenedRun
+from slime_events.model.ancestry import VersionRange
 from storage.memory_log import MemoryLog
 from tests.cli import small_run
 from tests.cli.small_run import BATCHES, RUN

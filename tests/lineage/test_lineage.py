@@ -9,9 +9,9 @@ from schemas.rollouts import RolloutProgressed
 from schemas.weights import WeightsPublished
 from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery
 from slime_events.analysis.lineage.resolve import NEWEST, lineage, samples_in_lineage
-from slime_events.analysis.model import lookup
-from slime_events.analysis.model.ancestry import VersionRange
 from slime_events.core.run.run_reader import OpenedRun
+from slime_events.model import lookup
+from slime_events.model.ancestry import VersionRange
 from tests.cli.small_run import BATCHES, GROUPS, REJECTED, RUN, events
 from tests.lineage.long import Counting, long_run
 from tests.lineage.opened import opened, with_algorithm

@@ -10,9 +10,9 @@ import pytest
 from schemas.event import Event
 from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery, Sample
 from slime_events.analysis.lineage.resolve import lineage
-from slime_events.analysis.model.ancestry import VersionRange
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.core.run.run_reader import open_run
+from slime_events.model.ancestry import VersionRange
 from storage.archive.writer import ArchiveWriter
 from tests.cli.small_run import BATCHES, RUN
 from tests.lineage.long import batch_events, step_events

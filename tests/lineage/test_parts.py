@@ -17,8 +17,8 @@ from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequest
 from schemas.trainers import Fidelity, TrainerRestored
 from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery, Mask, Reward, Sample
 from slime_events.analysis.lineage.resolve import SourceLine, lineage, to_json
-from slime_events.analysis.model.ancestry import JoinedRun, VersionRange
 from slime_events.core.run.run_reader import OpenedRun
+from slime_events.model.ancestry import JoinedRun, VersionRange
 from tests.cli.small_run import BATCHES, GROUPS, REJECTED, RUN, events
 from tests.lineage.long import Counting, long_run
 from tests.lineage.opened import opened, with_algorithm

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from actors.megatron.weight_share import owners
 from schemas.errors import CheckpointMismatch
-from slime_events.analysis.retrain.difference import PartDistance, distance, whole_distance
+from slime_events.loop.training.difference import PartDistance, distance, whole_distance
 from storage.weights.files import view
 from storage.weights.shards import TensorBytes, write_shards
 

@@ -8,8 +8,8 @@ import pytest
 
 from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound
-from slime_events.analysis.model import Group, Run, read_run
-from slime_events.analysis.model.lookup import Lookup
+from slime_events.model import Group, Run, read_run
+from slime_events.model.lookup import Lookup
 from storage.archive.log import ArchivedLog
 from storage.archive.reader import ArchiveReader
 from storage.log import Readable

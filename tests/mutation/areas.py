@@ -93,7 +93,7 @@ AREAS = {
         Area("tinker", files=("serve_apps/tinker",), tests=("tests/tinker", "tests/gateway")),
         Area(
             "data",
-            files=("slime_events/loop/prompts", *(f"actors/{name}.py" for name in _INBOX)),
+            files=("slime_events/loop/prompts", "slime_events/client", *(f"actors/{name}.py" for name in _INBOX)),
             tests=("tests/data", "tests/conductor", "tests/actors/test_inbox.py", "tests/gateway", "tests/export"),
         ),
         Area(

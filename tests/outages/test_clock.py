@@ -13,8 +13,8 @@ import pytest
 
 from schemas.archives import ArchiveSealed
 from schemas.runs import RunFinished
-from slime_events.analysis.model.verify import verify
 from slime_events.app.cli.main import main
+from slime_events.model.verify import verify
 from storage.archive.reader import ArchiveReader
 from storage.open_log import open_run_log
 from tests.run.cheap import Parts, cheap_parts

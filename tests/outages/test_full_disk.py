@@ -13,8 +13,8 @@ import pytest
 
 from schemas.errors import NoSpace
 from schemas.runs import RunFailed
-from slime_events.analysis.model.verify import verify
 from slime_events.core.config.settings import TrainSettings
+from slime_events.model.verify import verify
 from storage.jetstream.log import JetStreamLog
 from storage.nats.server import NatsServer
 from storage.open_log import open_run_log

@@ -22,7 +22,6 @@ from schemas.groups import GroupAccepted, GroupRejected
 from schemas.runs import RunFailed
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.export.samples import Samples
-from slime_events.analysis.model.lookup import Lookup
 from slime_events.app.cli.commands.show import _sample as sample_of_show
 from slime_events.app.cli.commands.show_sample import sample_facts, sample_text
 from slime_events.core.batch_columns import entries_of, make_column
@@ -30,6 +29,7 @@ from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.trajectory import read_trajectory
 from slime_events.loop.learner.batches import Batches
 from slime_events.loop.training.pending_batches import PendingBatches
+from slime_events.model.lookup import Lookup
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.rewards.outcome import Graded

@@ -16,8 +16,8 @@ import slime_events.plugins.filters.dynamic_sampling
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import RolloutRequested
 from schemas.runs import RunFinished
-from slime_events.analysis.model.verify import verify
 from slime_events.app.cli.commands.replay import difference_text
+from slime_events.model.verify import verify
 from storage.memory_log import MemoryLog
 from tests.golden.make_decisions import RECIPES
 from tests.golden.make_decisions import main as make_golden

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from slime_events.algorithms.advantages import compute_advantages
-from slime_events.analysis.model.advantages import sample_advantages
 from slime_events.analysis.rescore.compare import advantage_weights, effective_sample_size
 from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.model.advantages import sample_advantages
 
 REWARDS = [1.5, -0.5, 0.25, -1.25]
 MASKS = [5, np.array([0, 1, 1, 0, 1, 0], np.int8), 1, np.array([0, 0], np.int8)]

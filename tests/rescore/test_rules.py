@@ -17,11 +17,11 @@ from schemas.arrays import EMPTY_LOG_PROBS, pack_tokens
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardFailureKind
 from schemas.rollouts import RolloutCompleted, StopReason
-from slime_events.analysis.model.records import Entry, Group, Sample
 from slime_events.analysis.rescore import bulk_grading
 from slime_events.analysis.rescore.bulk_grading import RuleProcess, Task, grade_tasks
 from slime_events.analysis.rescore.grade import Regrader
 from slime_events.core.config.reward import RewardSettings
+from slime_events.model.records import Entry, Group, Sample
 from slime_events.plugins.rewards import dispatch
 from slime_events.plugins.rewards.outcome import RewardFailure
 

@@ -17,9 +17,9 @@ from schemas.errors import CheckpointMismatch, ImpossibleCombination
 from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.trainers import TrainerRestored
-from slime_events.analysis.retrain.difference import Compared, Difference, Retrained, distance, part_differences
 from slime_events.analysis.retrain.report import likely_causes, report_text, step_text
 from slime_events.core.config.settings import TrainSettings
+from slime_events.loop.training.difference import Compared, Difference, Retrained, distance, part_differences
 from storage.weights.files import view
 from storage.weights.shards import TensorBytes
 from storage.weights.store import verify

@@ -16,8 +16,8 @@ import pytest
 from actors import ray_actors
 from schemas.runs import FinishReason, RunFinished
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.analysis.model.verify import verify
 from slime_events.app.launch.supervisor import START_TRIES, EngineWatch
+from slime_events.model.verify import verify
 from storage.archive.reader import ArchiveReader
 from storage.jetstream.log import JetStreamLog
 from storage.open_log import open_run_log

@@ -15,8 +15,8 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted
 from schemas.steps import StepCommitted
-from slime_events.analysis.model.verify import verify
 from slime_events.core.config.settings import TrainSettings
+from slime_events.model.verify import verify
 from storage.jetstream.log import JetStreamLog
 from storage.log import Recorded
 from storage.nats.server import NatsServer

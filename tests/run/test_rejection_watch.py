@@ -8,9 +8,9 @@ import pytest
 
 from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from slime_events.analysis.model.rejections import Reason, Rejections, reason_of
 from slime_events.app.launch.supervisor import RejectionWatch
 from slime_events.core.state.run import RunState
+from slime_events.model.rejections import Reason, Rejections, reason_of
 
 NINES = "raised: the grader rewards2.py:f raised ValueError: no nines (rewards2.py:4)"
 

@@ -14,9 +14,9 @@ import pytest
 from schemas.errors import RunIsOn
 from schemas.runs import RunResumed
 from schemas.steps import StepCommitted
-from slime_events.analysis.model.verify import verify
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.model.verify import verify
 from storage.archive.reader import ArchiveReader
 from storage.nats.ports import HOST
 from storage.open_log import open_run_log

@@ -16,7 +16,6 @@ from schemas.errors import InvalidValue, RunIsOn, SlimeEventsError
 from schemas.runs import FinishReason, RunFinished, RunResumed
 from schemas.steps import StepCommitted
 from schemas.subjects import of_type
-from slime_events.analysis.model.verify import verify
 from slime_events.app.cli.commands import resume as resume_command
 from slime_events.app.launch.run_announcement import announce_resume
 from slime_events.app.launch.run_lock import holding, is_held
@@ -25,6 +24,7 @@ from slime_events.app.launch.supervisor import LAUNCHER
 from slime_events.core.config.derivations import on_device
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
+from slime_events.model.verify import verify
 from storage.archive.reader import ArchiveReader
 from storage.nats.accounts import Access
 from storage.nats.server import NatsServer

@@ -20,7 +20,6 @@ from schemas.runs import FinishReason, RunFailed, RunFinished, RunStarted
 from schemas.subjects import of_type
 from schemas.trainers import Fidelity, TrainerRestored
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.analysis.model.progress import Progress
 from slime_events.app.launch import supervisor
 from slime_events.app.launch.roles import ARCHIVIST
 from slime_events.app.launch.supervisor import Supervisor
@@ -29,6 +28,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from slime_events.core.state.run import RunPhase
+from slime_events.model.progress import Progress
 from storage.follow import RecordFollower
 from storage.log import ForeignRecord, Recorded
 from storage.memory_log import MemoryLog

@@ -18,10 +18,10 @@ from schemas.rollouts import RolloutCompleted
 from schemas.runs import FinishReason, RunFinished
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.analysis.model.verify import verify
 from slime_events.app.cli.main import main
 from slime_events.core.telemetry.read import SpanTree, read_spans, trace_of
 from slime_events.core.telemetry.span import trace_id
+from slime_events.model.verify import verify
 from storage.archive.reader import ArchiveReader
 from storage.digests import tensor_digests, weights_digest
 from storage.open_log import open_run_log

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import psutil
 
-from slime_events.analysis.model.progress import Progress, StepLine
 from slime_events.app.demo.settings import prepare_demo
 from slime_events.app.launch.run import Launch
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.state.group import SamplePhase
 from slime_events.core.state.run import RunState
+from slime_events.model.progress import Progress, StepLine
 from storage.log import Recorded
 from storage.open_log import open_run_log
 

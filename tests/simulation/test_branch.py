@@ -19,14 +19,14 @@ from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from slime_events.analysis.audit.audit import Audit, audit, report_text
-from slime_events.analysis.model import read_run
-from slime_events.analysis.model.branch_point import read_point
-from slime_events.analysis.model.progress import Progress
 from slime_events.app.cli.commands.show_run import run_facts, run_text
 from slime_events.app.cli.commands.show_step import version_facts, version_text
 from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.plan import Plan
+from slime_events.model import read_run
+from slime_events.model.branch_point import read_point
+from slime_events.model.progress import Progress
 from tests.conductor.driver import dropping
 from tests.history.checker import check
 from tests.scripted_engine import Script

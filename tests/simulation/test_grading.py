@@ -12,9 +12,9 @@ from schemas.errors import PlugPointError
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from schemas.runs import RunFailed
-from slime_events.analysis.model.rejections import Rejections
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.state.run import RunPhase
+from slime_events.model.rejections import Rejections
 from slime_events.plugins.filters.decide import run_filter
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.rewards.outcome import RewardFailure

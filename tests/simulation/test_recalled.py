@@ -18,7 +18,6 @@ from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutRequested, 
 from schemas.runs import RunStarted
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.audit.recorded_rollouts import RecordedEnd
-from slime_events.analysis.model.branch_point import read_point
 from slime_events.analysis.query import samples_where
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.settings import TrainSettings
@@ -27,6 +26,7 @@ from slime_events.core.state.run import RunPhase
 from slime_events.core.trajectory import Trajectories
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.archived_prompts import read_archive
+from slime_events.model.branch_point import read_point
 from storage.memory_log import MemoryLog
 from tests.replay.replayed import policy_for, replayed
 from tests.scripted_engine import Script

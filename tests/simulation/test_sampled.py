@@ -15,7 +15,6 @@ from schemas.groups import GroupAccepted
 from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
-from slime_events.analysis.model.branch_point import read_point, with_draws
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
@@ -26,6 +25,7 @@ from slime_events.loop.conductor.user_data_source import UserDataSource
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompts, read_members, read_rows
 from slime_events.loop.prompts.buffer_filter import BufferFilter
 from slime_events.loop.prompts.source import PromptSource
+from slime_events.model.branch_point import read_point, with_draws
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.sample import Sample
 from storage.memory_log import MemoryLog

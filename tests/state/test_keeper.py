@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slime_events.analysis.model.progress import Progress, ProgressSnapshot
 from slime_events.core.state import keeper as keeper_module
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.latest_state import LatestState
 from slime_events.core.state.run import state_digest
 from slime_events.core.state.snapshot import Snapshot, Snapshots
 from slime_events.core.state.state_fold import StateFold
+from slime_events.model.progress import Progress, ProgressSnapshot
 from storage.archive.writer import ArchiveWriter
 from storage.log import Recorded, Subjects
 from storage.memory_log import MemoryLog

@@ -21,7 +21,6 @@ from slime_events.analysis.export.export import Layout, export, make_writer
 from slime_events.analysis.export.sample import Fate
 from slime_events.analysis.lineage.lineage import Kind, LineageQuery
 from slime_events.analysis.lineage.resolve import lineage
-from slime_events.analysis.model.verify import verify
 from slime_events.analysis.query import tables_of
 from slime_events.analysis.timetravel.log_position import Anchor, LogPosition
 from slime_events.analysis.timetravel.timeline import Timeline
@@ -30,6 +29,7 @@ from slime_events.app.cli.render.event_line import event_line
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.run.run_settings import settings_in_force
 from slime_events.core.state.run import state_digest
+from slime_events.model.verify import verify
 from storage.archive.log import ArchivedLog
 from storage.archive.reader import ArchiveReader
 from storage.archive.transfer import archive_log, restore_log

@@ -10,8 +10,8 @@ import pytest
 
 from slime_events.analysis.audit.audit import Audit, audit, report_text
 from slime_events.analysis.audit.ledger import Rules
-from slime_events.analysis.model.verify import verify
 from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.model.verify import verify
 from storage.log import Append
 from storage.memory_log import MemoryLog
 from tests.chaos.measures import weight_digests

@@ -24,7 +24,7 @@ from slime_events.analysis.audit.sessions import Sessions
 from slime_events.analysis.audit.steps import Staleness, Steps, Training
 from slime_events.analysis.audit.tokens import Fetch, Tokens
 from slime_events.analysis.audit.weights import WeightFiles, Weights
-from slime_events.analysis.model.foreign import Foreign, describe
+from slime_events.model.foreign import Foreign, describe
 from storage.log import ForeignRecord, Recorded
 
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from schemas.doc import doc
 from slime_events.analysis.lineage.lineage import Advantage
-from slime_events.analysis.model.advantages import has_critic, has_kl_penalty, sample_advantages
 from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.model.advantages import has_critic, has_kl_penalty, sample_advantages
 
 
 class TrainedSample(NamedTuple):

@@ -22,7 +22,7 @@ import numpy as np
 from schemas.doc import doc
 from schemas.text import terminal_text
 from slime_events.analysis.lineage.lineage import Group, Kind, Lineage, Sample, Step
-from slime_events.analysis.model.agent_session import AgentSession
+from slime_events.model.agent_session import AgentSession
 
 FEW_SAMPLES, MOST_ROWS, STRIP_CELLS = 16, 80, 120
 WIDTH = 1120

@@ -18,7 +18,7 @@ from schemas.prompts import PromptSubmitted, Source
 from schemas.rollouts import Maker, RolloutProgressed, WeightSpan
 from schemas.subjects import of_type
 from schemas.trainers import Fidelity, TrainerRestored
-from slime_events.analysis import model
+from slime_events import model
 from slime_events.analysis.lineage.advantages import TrainedSample, make_advantages
 from slime_events.analysis.lineage.lineage import (
     BatchPart,
@@ -32,14 +32,14 @@ from slime_events.analysis.lineage.lineage import (
     Version,
     mask_of,
 )
-from slime_events.analysis.model.advantages import has_kl_penalty
-from slime_events.analysis.model.agent_session import AgentSession, read_sessions
-from slime_events.analysis.model.ancestry import Ancestor, Ancestry, Branches, find_branches, open_ancestry
-from slime_events.analysis.model.lookup import event_keys
 from slime_events.core.batch_columns import LOSS_MASKS, BatchCredit, BatchMasks
 from slime_events.core.datums import unpack_datums
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import merge_spans
+from slime_events.model.advantages import has_kl_penalty
+from slime_events.model.agent_session import AgentSession, read_sessions
+from slime_events.model.ancestry import Ancestor, Ancestry, Branches, find_branches, open_ancestry
+from slime_events.model.lookup import event_keys
 
 NEWEST = "newest"
 """Value of a question about the newest version."""

@@ -8,8 +8,8 @@ from itertools import accumulate, pairwise
 from schemas.batches import BatchSealed
 from slime_events.algorithms.pass_rate import pass_rate
 from slime_events.analysis.metrics.sample import SampleFigures
-from slime_events.analysis.model.advantages import has_critic, has_kl_penalty, sample_advantages
 from slime_events.core.config.settings import TrainSettings
+from slime_events.model.advantages import has_critic, has_kl_penalty, sample_advantages
 
 Values = dict[str, float]
 QUARTERS = 4

@@ -2,7 +2,7 @@
 
 So the rows of a part of the log never change, can be stored as Parquet files, and are joined by SQL
 (`slime_events/analysis/query/tables/`). They can be queried too, in the schema `log`: `log.rollout_completed` and so
-on, with the fields of `docs/events.md`. They are made from events, not from `slime_events.analysis.model`: 10^6 events
+on, with the fields of `docs/events.md`. They are made from events, not from `slime_events.model`: 10^6 events
 become columns in batches, without an object per sample.
 """
 

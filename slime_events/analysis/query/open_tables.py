@@ -12,13 +12,13 @@ from typing import Any, Self, TypeVar
 
 from schemas.errors import BadQuery, RunNotFound
 from schemas.ids import order_in_group
-from slime_events.analysis.model.ancestry import open_ancestry
 from slime_events.analysis.query.answer import Answer, query_errors
 from slime_events.analysis.query.cache import TableCache
 from slime_events.analysis.query.database import database, event_tables_of, one_select
 from slime_events.analysis.query.run_rows import RunRows, is_about_rollouts
 from slime_events.core.run.run_folder import RUNS_DIR
 from slime_events.core.run.run_reader import OpenedRun, open_run
+from slime_events.model.ancestry import open_ancestry
 
 
 class RunTables:

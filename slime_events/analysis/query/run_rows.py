@@ -12,10 +12,10 @@ import pyarrow as pa
 from schemas.doc import doc
 from schemas.errors import StorageError
 from schemas.subjects import of_type
-from slime_events.analysis.model.ancestry import Ancestor
 from slime_events.analysis.query.cache import TableCache
 from slime_events.analysis.query.event_tables import EVENT_TABLES, EventTable, RowBuilder
 from slime_events.core.run.run_reader import OpenedRun
+from slime_events.model.ancestry import Ancestor
 from storage.archive.log import ArchivedLog
 from storage.archive.reader import ArchiveReader
 

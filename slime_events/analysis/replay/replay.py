@@ -16,7 +16,6 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.workers import WorkerJoined
-from slime_events.analysis.model.verify import fold
 from slime_events.analysis.replay.cycles import Cycle, Cycles
 from slime_events.analysis.replay.equality import about, is_decision
 from slime_events.analysis.replay.feeds import make_feed
@@ -30,6 +29,7 @@ from slime_events.loop.conductor.accept import GroupFilter, has_ended
 from slime_events.loop.conductor.cycle import Feed, Policy, recovery_events, run_cycle
 from slime_events.loop.conductor.decide import evals_completed, is_broken, is_complete
 from slime_events.loop.conductor.plan import at_boundary
+from slime_events.model.verify import fold
 from slime_events.plugins.filters.decide import FilterDecision
 from slime_events.plugins.texts import Texts
 from storage.log import Recorded

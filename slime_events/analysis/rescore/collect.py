@@ -30,9 +30,9 @@ from schemas.rollouts import (
 )
 from schemas.sessions import SessionSealed
 from schemas.turns import TurnRecorded
-from slime_events.analysis.model.records import Entry, Group, Run, Sample
 from slime_events.core.credit import SealedSessions
 from slime_events.core.trajectory import FOLDED, Fetch, Trajectories
+from slime_events.model.records import Entry, Group, Run, Sample
 
 Item = Group | BatchSealed | EvalCompleted
 NEEDED: dict[str, type[Event]] = {

@@ -21,8 +21,6 @@ from schemas.evals import EvalCompleted
 from schemas.groups import GroupAccepted, RejectionCause
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.analysis.model.advantages import Floats, Mask, sample_advantages, trained_tokens
-from slime_events.analysis.model.records import Group, Sample
 from slime_events.analysis.rescore.bulk_grading import Grade
 from slime_events.analysis.rescore.change import Change, GroupChange, RuleChange, SampleChange, write_change
 from slime_events.analysis.rescore.collect import completed_of, is_evaluation, prompt_of
@@ -31,6 +29,8 @@ from slime_events.analysis.rescore.report import Credits, Evaluation, FlippedGro
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.loop.conductor.accept import GroupFilter
+from slime_events.model.advantages import Floats, Mask, sample_advantages, trained_tokens
+from slime_events.model.records import Group, Sample
 from slime_events.plugins.post_process import PostProcess
 from slime_events.plugins.rewards.outcome import RewardFailure, failure
 from slime_events.plugins.texts import SampleTexts

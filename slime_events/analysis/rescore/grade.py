@@ -10,11 +10,11 @@ from itertools import islice
 
 import msgspec
 
-from slime_events.analysis.model.records import Group
 from slime_events.analysis.rescore.bulk_grading import Grade, RuleProcess, Task
 from slime_events.analysis.rescore.collect import completed_of, is_evaluation, prompt_of
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.trajectory import Fetch, Trajectories
+from slime_events.model.records import Group
 from slime_events.plugins.rewards.dispatch import BOXED, GRADERS, REMOTE, built_in, grader_name, reward_key
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.rewards.outcome import Graded, failure

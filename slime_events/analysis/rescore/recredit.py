@@ -15,10 +15,10 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, StopReason, WeightSpan
 from schemas.sessions import SessionSealed
 from schemas.turns import TurnRecorded
-from slime_events.analysis.model.advantages import Mask
-from slime_events.analysis.model.records import Entry, Group, Sample
 from slime_events.core.credit import CreditedPath, CreditRule, SealedSessions
 from slime_events.core.trajectory import Fetch, merge_spans
+from slime_events.model.advantages import Mask
+from slime_events.model.records import Entry, Group, Sample
 
 
 class Part(NamedTuple):

@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import IO
 
 from schemas.batches import BatchSealed
-from slime_events.analysis.model.advantages import has_critic, has_kl_penalty
-from slime_events.analysis.model.records import Group
 from slime_events.analysis.rescore.bulk_grading import Grade
 from slime_events.analysis.rescore.change import Change
 from slime_events.analysis.rescore.collect import Collector, Item
@@ -22,6 +20,8 @@ from slime_events.analysis.rescore.grade import Regrader
 from slime_events.analysis.rescore.recredit import Recredit
 from slime_events.analysis.rescore.report import Report, distributions
 from slime_events.core.run.run_reader import OpenedRun
+from slime_events.model.advantages import has_critic, has_kl_penalty
+from slime_events.model.records import Group
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import make_group_filter
 from slime_events.plugins.post_process import PostProcess

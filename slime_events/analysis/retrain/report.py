@@ -7,7 +7,7 @@ import msgspec
 
 from schemas.doc import doc
 from schemas.runs import RunStarted
-from slime_events.analysis.retrain.difference import Compared, Retrained
+from slime_events.loop.training.difference import Compared, Retrained
 from slime_events.plugins.trainer_points import IN_STEPS
 
 CHANGED = frozenset({Compared.REWARDS, Compared.BATCH, Compared.COMMITTED_BATCH})

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from schemas.errors import RunNotFound
 from schemas.steps import StepCommitted
-from slime_events.analysis.model.lookup import LogPart
 from slime_events.analysis.timetravel.log_position import Anchor, LogPosition
 from slime_events.analysis.timetravel.moment import Moment
 from slime_events.analysis.timetravel.seek_index import EVERY, Mark, SeekIndex
 from slime_events.core.state.run import RunState
+from slime_events.model.lookup import LogPart
 from storage.event_block import HasEventBlocks
 from storage.log import Readable, Recorded
 

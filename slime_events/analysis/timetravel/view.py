@@ -11,11 +11,11 @@ from schemas.doc import doc
 from schemas.event import Event, Purpose
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutSuspended
 from schemas.turns import TurnBegun
-from slime_events.analysis.model.progress import plan_in_force
 from slime_events.analysis.timetravel.moment import Moment
 from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.loop.conductor.decide import waits_for
+from slime_events.model.progress import plan_in_force
 from storage.log import Readable
 
 UNDER_WAY = (SamplePhase.REQUESTED, SamplePhase.RUNNING)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from slime_events.analysis.model.progress import WINDOW
+from slime_events.model.progress import WINDOW
 
 HONEST = {
     "digits4": (

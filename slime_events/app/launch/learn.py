@@ -28,7 +28,6 @@ from schemas.errors import DeadlineExceeded, InvalidValue, RunNotFound, SlimeEve
 from schemas.runs import Branched
 from schemas.subjects import of_type
 from schemas.trust import name_words
-from slime_events.analysis.model.branch_point import read_point
 from slime_events.analysis.retrain.settings import with_base
 from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
 from slime_events.app.launch.branch_settings import branch_settings, check_branch
@@ -48,6 +47,7 @@ from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.loop.learner.batches import Preview, preview
 from slime_events.loop.learner.overrides import Overrides, read_overrides, write_overrides
 from slime_events.loop.learner.settings import learner_settings, make_batches, makes_other_weights
+from slime_events.model.branch_point import read_point
 from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
 from storage.cancellation import check_cancelled, end_all

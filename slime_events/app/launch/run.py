@@ -27,7 +27,6 @@ from schemas.runs import Branched
 from schemas.subjects import of_type
 from serve_apps.gateway.settings import parse_listen
 from serve_apps.gateway.sources import Scope, Sources
-from slime_events.analysis.model.progress import Progress
 from slime_events.app.launch.abandonable import ended_within
 from slime_events.app.launch.cluster import Cluster
 from slime_events.app.launch.gpu_preflight import Needs, check_count
@@ -48,6 +47,7 @@ from slime_events.core.run.run_address import Incarnation, RunAddress
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_settings import nats_place
 from slime_events.core.state.run import RunPhase
+from slime_events.model.progress import Progress
 from storage.archive.reader import ArchiveReader
 from storage.cancellation import check_cancelled
 from storage.file_access import close_to_others, limited_files

@@ -17,9 +17,6 @@ from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.trainers import Fidelity, TrainerRestored
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.analysis.model.foreign import describe
-from slime_events.analysis.model.progress import Progress, ProgressSnapshot, disagreement
-from slime_events.analysis.model.rejections import Rejections
 from slime_events.app.launch.engine_processes import ROLE, EngineProcesses
 from slime_events.app.launch.refusal_watch import RefusalWatch, refused_prompts
 from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, GATEWAY, Roles, error_of, is_lost, reason_of
@@ -35,6 +32,9 @@ from slime_events.core.state.snapshot import Snapshots
 from slime_events.loop.conductor.decide import Stall, waits_for
 from slime_events.loop.conductor.outsiders import Outsiders
 from slime_events.loop.conductor.plan import make_plan
+from slime_events.model.foreign import describe
+from slime_events.model.progress import Progress, ProgressSnapshot, disagreement
+from slime_events.model.rejections import Rejections
 from storage.cancellation import end_all
 from storage.follow import RecordFollower
 from storage.log import ForeignRecord, Recorded

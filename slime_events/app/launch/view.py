@@ -12,11 +12,11 @@ from rich.text import Text
 
 from schemas.evals import EvalCompleted, rates_text
 from schemas.text import terminal_text
-from slime_events.analysis.model.progress import Progress, StepLine
-from slime_events.analysis.model.session_figures import OpenSession
 from slime_events.app.launch.sparkline import sparkline
 from slime_events.app.terminal import raw_stream, safe_stream
 from slime_events.core.state.run import RunState
+from slime_events.model.progress import Progress, StepLine
+from slime_events.model.session_figures import OpenSession
 
 REFRESH_S = 0.25
 """Least seconds between two drawings: four drawings per second take well under one per cent of a core."""

@@ -26,9 +26,9 @@ from slime_events.analysis.lineage.lineage import (
     Step,
     Version,
 )
-from slime_events.analysis.model.agent_session import AgentSession, AgentTurn
-from slime_events.analysis.model.agent_session import Path as TurnPath
-from slime_events.analysis.model.ancestry import JoinedRun, VersionRange
+from slime_events.model.agent_session import AgentSession, AgentTurn
+from slime_events.model.agent_session import Path as TurnPath
+from slime_events.model.ancestry import JoinedRun, VersionRange
 
 FILES = Path(__file__).parent
 RUN, PARENT = "own", "parent"

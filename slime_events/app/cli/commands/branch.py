@@ -5,7 +5,6 @@ import asyncio
 
 from schemas.errors import InvalidValue
 from schemas.runs import Branched
-from slime_events.analysis.model.branch_point import read_point, with_draws
 from slime_events.app.cli.commands.train import finish, resolve, run_to_end, say
 from slime_events.app.launch.branch_settings import branch_settings, check_branch
 from slime_events.app.launch.run_record import read_run_record
@@ -14,6 +13,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.core.run.run_reader import open_run
 from slime_events.loop.prompts.prompt_files import check_prompt_files
+from slime_events.model.branch_point import read_point, with_draws
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -24,10 +24,11 @@ from schemas.subjects import about, inbox
 from schemas.text import message_text, terminal_text
 from slime_events.app.cli.files import nats_place
 from slime_events.app.cli.render.text import one_line
+from slime_events.client.inbox import ROOM, InboxClient, ask_inbox, patient, produce
 from slime_events.core.run.run_folder import RunFolder, find_run
 from slime_events.loop.prompts.json_line import kind_of, without_mark
 from slime_events.loop.prompts.offered import OFF_BYTES, conducted_until, offer
-from slime_events.loop.prompts.outside import ROOM, BadLine, InboxClient, Line, ask_inbox, patient, produce, read_line
+from slime_events.loop.prompts.outside import BadLine, Line, read_line
 from slime_events.loop.prompts.refusals import ReasonCounts
 from storage.jetstream.address import NatsAddress, read_credentials, refusal_of
 from storage.nats.accounts import Access

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from schemas.errors import InvalidValue
 from schemas.trust import doubting
 from slime_events.algorithms.train_arguments import parse_train
-from slime_events.analysis.model.progress import Progress
 from slime_events.app.cli.commands.train import finish, resolve, run_to_end, say
 from slime_events.app.launch.log_server import LogServer
 from slime_events.app.launch.run_lock import holding
@@ -20,6 +19,7 @@ from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_settings import nats_place
 from slime_events.loop.prompts.prompt_files import check_prompt_files
+from slime_events.model.progress import Progress
 from storage.nats.server import NatsServer
 from storage.open_log import open_run_log, record_place, recorded_place
 

@@ -11,13 +11,13 @@ import msgspec
 
 from actors.offline.retrain_run import RetrainRequest, Save, retrain
 from schemas.errors import ImpossibleCombination
-from slime_events.analysis.retrain.difference import Retrained
 from slime_events.analysis.retrain.report import report_text, step_text
 from slime_events.app.cli.render.text import json_text
 from slime_events.app.launch.branch_checkpoint import trainable
 from slime_events.app.launch.run_announcement import environment
 from slime_events.core.config.reach import check_reach
 from slime_events.core.run.run_reader import open_run
+from slime_events.loop.training.difference import Retrained
 
 
 async def run(arguments: argparse.Namespace) -> int:

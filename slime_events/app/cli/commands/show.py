@@ -9,8 +9,6 @@ from typing import Annotated, Any, NamedTuple
 from schemas.doc import doc
 from schemas.errors import InvalidValue
 from schemas.ids import requested_sample
-from slime_events.analysis.model.agent_session import read_sessions, sessions_of
-from slime_events.analysis.model.lookup import LogPart, Lookup
 from slime_events.app.cli.commands.show_sample import TOKENS, group_facts, group_text, sample_facts, sample_text
 from slime_events.app.cli.commands.show_step import step_facts, step_text, version_facts, version_text
 from slime_events.app.cli.render.text import json_text
@@ -18,6 +16,8 @@ from slime_events.core.batch_columns import BatchMasks
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.core.trajectory import Fetch, Trajectories
+from slime_events.model.agent_session import read_sessions, sessions_of
+from slime_events.model.lookup import LogPart, Lookup
 from slime_events.plugins.sample_view import prompt_decoder, text_decoder
 from storage.jetstream.log import JetStreamLog
 from storage.log import Readable
@@ -71,8 +71,8 @@ async def view_of(
         facts = version_facts(lookup.run, await lookup.version(question.version))
         return View(facts, version_text(facts))
     # Imported here: to import this code takes longer than a look-up.
-    from slime_events.analysis.model.foreign import read_foreign
     from slime_events.app.cli.commands.show_run import calls_of, look_run_up, read_whole_run, run_facts, run_text
+    from slime_events.model.foreign import read_foreign
 
     run, progress, steps = await (read_whole_run(log) if every_step or folder is None else look_run_up(log, folder))
     facts = run_facts(run, progress, steps, launched, await read_foreign(log, progress.state), await calls_of(log))
@@ -141,7 +141,7 @@ async def run(arguments: argparse.Namespace) -> int:
 
 async def _text(arguments: argparse.Namespace, opened: OpenedRun) -> str:
     if arguments.verify:
-        from slime_events.analysis.model.verify import verify
+        from slime_events.model.verify import verify
 
         return str(await verify(opened.log))
     if arguments.trace is not None:

@@ -9,10 +9,6 @@ from schemas.event import Event, type_of
 from schemas.groups import GroupRejected
 from schemas.runs import RunFailed, RunFinished
 from schemas.subjects import of_type
-from slime_events.analysis.model import Run, fold_run, read_run
-from slime_events.analysis.model.foreign import NO_FOREIGN, Foreign, ForeignRecords
-from slime_events.analysis.model.progress import NANO, Progress, ProgressSnapshot, StepLine, plan_in_force
-from slime_events.analysis.model.rejections import Reason, reason_of
 from slime_events.app.cli.commands.show_files import files_text
 from slime_events.app.cli.render.evals import evals_text
 from slime_events.app.cli.render.json_values import plain
@@ -32,6 +28,10 @@ from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.snapshot import Snapshots
 from slime_events.loop.prompts.refusals import ReasonCounts
+from slime_events.model import Run, fold_run, read_run
+from slime_events.model.foreign import NO_FOREIGN, Foreign, ForeignRecords
+from slime_events.model.progress import NANO, Progress, ProgressSnapshot, StepLine, plan_in_force
+from slime_events.model.rejections import Reason, reason_of
 from storage.log import Readable, Recorded
 
 LAST_STEPS = 10

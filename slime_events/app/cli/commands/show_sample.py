@@ -10,8 +10,6 @@ from schemas.groups import GroupAccepted
 from schemas.prompts import as_text
 from schemas.rewards import RewardFailed
 from schemas.turns import TurnRecorded
-from slime_events.analysis.model import Group, Run, Sample
-from slime_events.analysis.model.agent_session import AgentSession
 from slime_events.app.cli.render.json_values import picked, plain
 from slime_events.app.cli.render.session_text import session_line, sessions_table
 from slime_events.app.cli.render.text import (
@@ -26,6 +24,8 @@ from slime_events.app.cli.render.text import (
     table,
 )
 from slime_events.core.trajectory import Trajectory
+from slime_events.model import Group, Run, Sample
+from slime_events.model.agent_session import AgentSession
 from slime_events.plugins.sample_view import DecodePrompt, prompt_text
 
 TOKENS = 64

@@ -4,7 +4,6 @@ from typing import Any
 
 from schemas.groups import GroupAccepted
 from schemas.prompts import as_text
-from slime_events.analysis.model import Group, Run, Sample, Step, Version
 from slime_events.app.cli.render.evals import evals_text
 from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import (
@@ -16,6 +15,7 @@ from slime_events.app.cli.render.text import (
     spans_text,
     table,
 )
+from slime_events.model import Group, Run, Sample, Step, Version
 
 LABEL_WIDTH = 24
 

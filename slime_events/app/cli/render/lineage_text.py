@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from schemas.ids import INBOX
 from schemas.prompts import as_text
 from slime_events.analysis.lineage.lineage import Advantage, Decision, Group, Kind, Lineage, Mask, Reward, Sample
-from slime_events.analysis.model.ancestry import VersionRange
 from slime_events.app.cli.render.session_text import session_paragraph, sessions_summary, sessions_table
 from slime_events.app.cli.render.text import (
     block,
@@ -21,6 +20,7 @@ from slime_events.app.cli.render.text import (
     versions_range,
 )
 from slime_events.core.config.per_source import NATS
+from slime_events.model.ancestry import VersionRange
 
 FEW_REWARDS = 16
 DIGEST = 12

@@ -18,10 +18,10 @@ from schemas.errors import RunNotFound, SlimeEventsError
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from slime_events.analysis.model.lookup import EventKey, LogPart, record_events
-from slime_events.analysis.model.records import Run, fold_run
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, branched_of, is_archive, open_archive, open_run
+from slime_events.model.lookup import EventKey, LogPart, record_events
+from slime_events.model.records import Run, fold_run
 from storage.archive.log import ArchivedLog
 from storage.log import Recorded
 from storage.object_store import ObjectFolder

@@ -6,8 +6,8 @@ from schemas.ids import INBOX, inbox_group_id
 from schemas.inbox import Fate, InboxFate, InboxFates, InboxQuestion, SampleFate
 from schemas.prompts import PromptOffered, PromptRejected
 from schemas.subjects import is_token, of_type
-from slime_events.analysis.model.lookup import Lookup
-from slime_events.analysis.model.records import Group, Run, Sample
+from slime_events.model.lookup import Lookup
+from slime_events.model.records import Group, Run, Sample
 from storage.log import Readable
 
 

@@ -32,8 +32,8 @@ from schemas.subjects import check_token, of_type
 from schemas.trainers import TrainerRestored
 from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.analysis.model.records import Group, Run, Sample, Step, Version, fold_run
 from slime_events.core.config.per_source import NATS
+from slime_events.model.records import Group, Run, Sample, Step, Version, fold_run
 from storage.log import Readable, Recorded
 
 SAMPLE_EVENTS = (RolloutRequested, RolloutCompleted, RewardAssigned, RewardFailed)

@@ -19,7 +19,6 @@ from schemas.steps import StepClaimed, StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined
-from slime_events.analysis.model.session_figures import EndedSessions, OpenSession
 from slime_events.core.run.run_settings import settings_in_force
 from slime_events.core.state.apply import apply_all
 from slime_events.core.state.partial_events import PARTIAL_EVENTS, FoldedEvent, read_partial_events
@@ -27,6 +26,7 @@ from slime_events.core.state.run import FOLD
 from slime_events.core.state.snapshot import Snapshot
 from slime_events.core.state.state_fold import StateFold
 from slime_events.loop.conductor.plan import Plan, make_plan
+from slime_events.model.session_figures import EndedSessions, OpenSession
 from storage.event_block import EventBlock
 from storage.log import Recorded
 

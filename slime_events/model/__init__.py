@@ -6,6 +6,6 @@ ancestry    records across the joins of branches
 progress    step lines and figures of a live run, a fold of the conductor's own state
 """
 
-from slime_events.analysis.model.records import Entry, Group, Run, Sample, Step, Version, fold_run, read_run
+from slime_events.model.records import Entry, Group, Run, Sample, Step, Version, fold_run, read_run
 
 __all__ = ["Entry", "Group", "Run", "Sample", "Step", "Version", "fold_run", "read_run"]

@@ -21,10 +21,10 @@ from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from slime_events.analysis.model.lookup import LogPart
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.run_reader import branched_of, open_run
 from slime_events.loop.prompts.draw_stats import DrawStats
+from slime_events.model.lookup import LogPart
 from storage.log import Readable
 
 

@@ -1,0 +1,1 @@
+"""A producer's side of a run: what it sends, and the answers that it gets."""
