@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.process_environment import IF_NOBODY_ELSE, yield_to_others
+from slime_events.core.run.process_environment import NICE_IDLE, yield_to_others
 from slime_events.core.run.run_address import RunAddress
 from storage.log import EventLog
 
@@ -54,5 +54,5 @@ def _open(settings: TrainSettings, log: EventLog) -> Doors:
 
     doors = doors_of(settings, log)
     gc.freeze()  # objects of imported packages are never garbage: scanning them costs a sixth of the time
-    yield_to_others(IF_NOBODY_ELSE)
+    yield_to_others(NICE_IDLE)
     return doors

@@ -27,7 +27,7 @@ from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.snapshot import Snapshot, Snapshots, low_water, training_start
-from slime_events.core.telemetry.printed import printed_too
+from slime_events.core.telemetry.printed import copy_output_to_log
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.core.trajectory import Fetch
 from slime_events.core.vocabulary import vocabulary_of
@@ -186,7 +186,7 @@ class RankActor:
     def __init__(self, folder: str, rank: int) -> None:
         setup_logging(f"trainer-rank{rank}", Path(folder) / "logs")
         self._printed = contextlib.ExitStack()  # as long as the actor
-        self._printed.enter_context(printed_too())
+        self._printed.enter_context(copy_output_to_log())
         self._number = rank
         self._rank: TrainerRank | None = None
 

@@ -37,7 +37,7 @@ from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens, s
 from serve_apps.engine.engine_folder import ARGUMENTS, clean
 from serve_apps.engine.plugin import SWITCH
 from serve_apps.engine.template import Job, leave_template, runs
-from slime_events.core.run.process_environment import GENERATES, yield_to_others
+from slime_events.core.run.process_environment import NICE_GENERATION, yield_to_others
 from slime_events.plugins.plain_values import plain
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ SCORED_TOKENS = 64
 def main() -> None:
     """Start SGLang and serve until the socket closes. Then end every process of this session."""
     if os.environ.get(SWITCH) != "cuda":
-        yield_to_others(GENERATES)
+        yield_to_others(NICE_GENERATION)
     job = Job(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]), os.getppid())
     job.connection.set_inheritable(False)
     threading.Thread(target=end_with_owner, args=(job.owner, job.folder), daemon=True).start()

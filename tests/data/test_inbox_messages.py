@@ -18,7 +18,7 @@ from schemas.errors import EventTooLarge, LogUnavailable, StoreUnavailable
 from schemas.inbox import KIND, KINDS, SENDER, InboxFates, InboxPrompt, InboxReply
 from schemas.prompts import PromptSubmitted
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.process_environment import IF_NOBODY_ELSE
+from slime_events.core.run.process_environment import NICE_IDLE
 from slime_events.core.state.run import RunPhase
 from storage.jetstream.address import NatsAddress
 from storage.log import MAX_BATCH
@@ -209,7 +209,7 @@ def test_the_role_works_for_others_first_once_its_doors_are_open(monkeypatch: py
     monkeypatch.setattr(inbox_actor, "yield_to_others", said.append)
     settings, log = TrainSettings(), MemoryLog("r")
     assert inbox_actor._open(settings, log) == {"prompts": 1}
-    assert said == [(settings, log), IF_NOBODY_ELSE]
+    assert said == [(settings, log), NICE_IDLE]
 
 
 def parts(*sizes: int) -> list[int]:

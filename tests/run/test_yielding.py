@@ -9,7 +9,7 @@ import pytest
 
 THREADS = """
 import os, threading
-from slime_events.core.run.process_environment import TRAINS, yield_to_others
+from slime_events.core.run.process_environment import NICE_TRAINING, yield_to_others
 go, end = threading.Event(), threading.Event()
 found, before = [], os.getpriority(os.PRIO_PROCESS, 0)  # which a machine's owner may have made lower
 def look():
@@ -17,11 +17,11 @@ def look():
     found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
 threads = [threading.Thread(target=look) for _ in range(3)]
 for thread in threads: thread.start()
-yield_to_others(TRAINS)
-yield_to_others(TRAINS - 5)
+yield_to_others(NICE_TRAINING)
+yield_to_others(NICE_TRAINING - 5)
 go.set()
 for thread in threads: thread.join()
-print(sorted({*found, os.getpriority(os.PRIO_PROCESS, 0)}) == [max(before, TRAINS)])
+print(sorted({*found, os.getpriority(os.PRIO_PROCESS, 0)}) == [max(before, NICE_TRAINING)])
 """
 
 
@@ -32,14 +32,14 @@ def test_all_threads_of_a_process_yield_and_none_comes_back() -> None:
 
 IDLE = """
 import os, threading
-from slime_events.core.run.process_environment import IF_NOBODY_ELSE, yield_to_others
+from slime_events.core.run.process_environment import NICE_IDLE, yield_to_others
 go, found = threading.Event(), []
 def look():
     go.wait()
     found.append(os.sched_getscheduler(threading.get_native_id()))
 before = threading.Thread(target=look)
 before.start()
-yield_to_others(IF_NOBODY_ELSE)
+yield_to_others(NICE_IDLE)
 go.set()
 after = threading.Thread(target=look)
 after.start()

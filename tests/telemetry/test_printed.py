@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from slime_events.core.telemetry.printed import MOST, Printed, printed_too
+from slime_events.core.telemetry.printed import MOST, Printed, copy_output_to_log
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -19,13 +19,13 @@ def test_both_streams_are_logged_and_go_where_they_went(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sys.stdout, sys.stderr
-    with caplog.at_level(logging.INFO), printed_too():
+    with caplog.at_level(logging.INFO), copy_output_to_log():
         print("a", "b")
         print("half", end="")
         print("", file=sys.stderr)
         print(" a line\n\nnext", file=sys.stdout)
         print("wrong", file=sys.stderr, flush=True)
-        with printed_too():  # another role of this process
+        with copy_output_to_log():  # another role of this process
             print("once")
     assert (sys.stdout, sys.stderr) == before
     assert lines(caplog) == [
@@ -37,7 +37,7 @@ def test_both_streams_are_logged_and_go_where_they_went(
 
 
 def test_a_line_without_end_is_logged_in_parts(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO), printed_too():
+    with caplog.at_level(logging.INFO), copy_output_to_log():
         for _ in range(3 * MOST):
             sys.stdout.write("xy")
     assert sum(len(text) for _, text in lines(caplog)) > 4 * MOST
@@ -50,7 +50,7 @@ def test_threads_do_not_mix_their_lines(caplog: pytest.LogCaptureFixture) -> Non
             sys.stdout.write(word)
             sys.stdout.write(word + "\n")
 
-    with caplog.at_level(logging.INFO), printed_too():
+    with caplog.at_level(logging.INFO), copy_output_to_log():
         threads = [threading.Thread(target=say, args=(word,)) for word in "abcd"]
         for thread in threads:
             thread.start()

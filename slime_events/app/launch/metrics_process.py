@@ -16,7 +16,7 @@ from schemas.errors import SlimeEventsError
 from slime_events.app.loggers.open_loggers import logger_flags, missing
 from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.run.own_python import own_command, own_path
-from slime_events.core.run.process_environment import IN_NO_HURRY
+from slime_events.core.run.process_environment import NICE_BACKGROUND
 from slime_events.core.run.run_folder import RunFolder
 from storage.cancellation import end_all
 
@@ -91,7 +91,7 @@ async def _run_in(command: Sequence[str], log: Path, scratch: str) -> int:
         )
     try:
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, IN_NO_HURRY)
+            os.setpriority(os.PRIO_PROCESS, process.pid, NICE_BACKGROUND)
         return await process.wait()
     finally:
         if process.returncode is None:

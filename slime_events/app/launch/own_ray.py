@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slime_events.core.run.process_environment import GENERATES
+from slime_events.core.run.process_environment import NICE_GENERATION
 from storage.nats.ports import free_port
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ STAND_IN = [sys.executable, "-I", "-S", str(Path(__file__).with_name("ends_with_
 memory, and a run does not use it.
 """
 
-AFTER_OTHERS = ["nice", "-n", str(GENERATES)]
+AFTER_OTHERS = ["nice", "-n", str(NICE_GENERATION)]
 """Prefix for the agent of runtime environments, such as --train-env-vars: most runs do not use it."""
 
 PORTS = ("dashboard_agent_listen_port", "metrics_agent_port", "metrics_export_port")

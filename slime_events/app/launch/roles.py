@@ -11,13 +11,13 @@ from schemas.redaction import shown
 from slime_events.app.launch.abandonable import in_thread
 from slime_events.app.launch.cluster import Cluster
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.process_environment import IN_NO_HURRY, TRAINS, rank_variables
+from slime_events.core.run.process_environment import NICE_BACKGROUND, NICE_TRAINING, rank_variables
 from slime_events.core.run.run_address import RunAddress
 
 ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
 LOADER, DUMPER, FUNCTION = "loader", "dumper", "rollout-function"
 INBOX, GATEWAY, AGENTS, TINKER = "inbox", "gateway", "agents", "tinker"
-NICE = {TRAINER: TRAINS, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY, INBOX: TRAINS}
+NICE = {TRAINER: NICE_TRAINING, ARCHIVIST: NICE_BACKGROUND, DUMPER: NICE_BACKGROUND, INBOX: NICE_TRAINING}
 RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
 """Parts of a shared GPU, by which Ray places processes. Two ranks never fit on one GPU, because NCCL refuses that."""
 LATER = (TRAINER, GRADER, ARCHIVIST, DUMPER, INBOX)

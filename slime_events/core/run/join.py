@@ -10,7 +10,7 @@ from pathlib import Path
 from schemas.trust import trusting
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
-from slime_events.core.telemetry.printed import printed_too
+from slime_events.core.telemetry.printed import copy_output_to_log
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.core.telemetry.telemetry import Telemetry, TracedLog, span_file
 from storage.file_access import take_access
@@ -32,7 +32,7 @@ async def join_run(address: RunAddress, role: str) -> AsyncIterator[Participant]
     log = await open_log(address)
     gc.freeze()  # objects of the start are no garbage: scanning them repeatedly takes a tenth of the time
     try:
-        with trusting(), printed_too():
+        with trusting(), copy_output_to_log():
             yield Participant(
                 TracedLog(log, telemetry), role, trace_share=address.trace_share, incarnation=address.incarnation
             )

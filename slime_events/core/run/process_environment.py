@@ -78,7 +78,7 @@ def rank_secrets(trainer: TrainerSettings) -> dict[str, str]:
     return {name: expand(value) for name, value in trainer.train_env_vars.items() if references_in(value)}
 
 
-GENERATES, TRAINS, IN_NO_HURRY, IF_NOBODY_ELSE = 10, 15, 19, 20
+NICE_GENERATION, NICE_TRAINING, NICE_BACKGROUND, NICE_IDLE = 10, 15, 19, 20
 """Niceness: of generation, of training, of background work, and of work that runs only on an idle processor.
 
 Deciding, grading or passing on an event takes a millisecond that a whole step waits for; with few cores it must not
@@ -102,7 +102,7 @@ def listen_on_loopback() -> None:
 def yield_to_others(nice: int) -> None:
     """Give this process at least this niceness; on Linux, each of its threads, which have their own niceness.
 
-    IF_NOBODY_ELSE also selects the scheduling class for idle processors, if the system has it (SCHED_IDLE). A niceness
+    NICE_IDLE also selects the scheduling class for idle processors, if the system has it (SCHED_IDLE). A niceness
     alone would keep the processor for some milliseconds when a more urgent process wakes, and would take a share of
     processors that trainers use.
     """
@@ -110,7 +110,7 @@ def yield_to_others(nice: int) -> None:
     for thread in threads:
         with contextlib.suppress(ProcessLookupError):
             os.setpriority(os.PRIO_PROCESS, thread, max(nice, os.getpriority(os.PRIO_PROCESS, thread)))
-            if nice >= IF_NOBODY_ELSE and sys.platform == "linux":
+            if nice >= NICE_IDLE and sys.platform == "linux":
                 os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
 

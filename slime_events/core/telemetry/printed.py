@@ -1,4 +1,4 @@
-"""`printed_too`: copy what a process prints to its own log.
+"""`copy_output_to_log`: copy what a process prints to its own log.
 
 A user's function prints in its process: the conductor, an engine's replica, a trainer's rank. Ray stores the output of
 these processes in its own files, which are deleted with Ray.
@@ -50,7 +50,7 @@ class Printed(FrontStream):
 
 
 @contextlib.contextmanager
-def printed_too() -> Iterator[None]:
+def copy_output_to_log() -> Iterator[None]:
     """Copy what is printed in this context to the log, at INFO as `stdout` and `stderr`."""
     if isinstance(sys.stdout, Printed):  # another role of the same process
         yield
