@@ -52,7 +52,7 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
     converted_by: Annotated[
         str,
         doc(
-            "Entry of `functions` that converted the samples to train data, and so made `rewards` and `raw_rewards`; "
+            "Entry of `functions` that converted the samples to train data, including `rewards` and `raw_rewards`; "
             "empty if there is none."
         ),
     ] = ""

@@ -120,7 +120,7 @@ def decode_whole(data: bytes) -> WholeEnvelope | Envelope:
 
 
 def decode_each(datas: Iterable[bytes]) -> Sequence[WholeEnvelope] | None:
-    """Return the stored envelopes, or None if any is not an event or has an unknown shape: see `decode` for those."""
+    """Return the stored envelopes, or None if any record is not an event with a known shape: use `decode` then."""
     read = _whole.decode
     try:
         return [read(data) for data in datas]

@@ -35,13 +35,13 @@ class CommandGiven(Event, frozen=True, kw_only=True, tag="command.given"):
     command: Annotated[str, doc("Id of the command: `<model>-<number>`.")]
     model: Annotated[str, doc("Model that the client calls.")]
     number: Annotated[int, doc("Number of the call among the model's calls; 0 creates the model.")]
-    kind: Annotated[CommandKind, doc("What the client calls.")]
+    kind: Annotated[CommandKind, doc("Kind of the call.")]
     arguments: Annotated[dict[str, Any], doc("JSON values by the protocol's names.")] = {}
     datums: Annotated[
         Array, doc("Input of a forward or backward pass, packed as in `slime_events/core/datums.py`.")
     ] = EMPTY_BYTES
     samples: Annotated[
-        tuple[str, ...], doc("Samples (purpose `call`) from which the client made the datums, by its own statement.")
+        tuple[str, ...], doc("Samples (purpose `call`) from which the client reports to have made the datums.")
     ] = ()
     source: Annotated[str, doc("Source whose token authenticated the call.")] = ""
     refused: Annotated[

@@ -36,7 +36,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Derivation(NamedTuple):
-    """Rules that derive subject and id from an event of one type: made once, as a log has millions of few types.
+    """Rules that derive subject and id from an event of one type. Built once per type: a log has millions of events.
 
     If the first field names the events, the identity is the join of `entity_of`, `second_of` and `end`.
     """

@@ -109,7 +109,7 @@ class InboxFull(LogUnavailable):
 
 
 class RunIsOver(LogUnavailable):
-    """The run has made all its steps and accepts no more input. The message says what to do instead of a retry."""
+    """The run has made all its steps and accepts no more input. A retry does not help; the message says what does."""
 
 
 class AccessDenied(StorageError):

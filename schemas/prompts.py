@@ -1,4 +1,4 @@
-"""A prompt: the model's input, and where it came from."""
+"""A prompt: the model's input and its origin."""
 
 from typing import Annotated, Any
 
@@ -109,7 +109,7 @@ class PromptWanted(Event, frozen=True, kw_only=True, tag="prompt.wanted"):
     The conductor draws the missing groups.
     """
 
-    total: Annotated[int, doc("Groups that the conductor has to have drawn since the run began.")]
+    total: Annotated[int, doc("Number of groups that must have been drawn since the run began.")]
 
     def entity(self) -> str:
         return f"wanted-{self.total}"

@@ -33,8 +33,8 @@ class RewardFailureKind(enum.StrEnum):
 class RewardAssigned(Event, frozen=True, kw_only=True, tag="reward.assigned"):
     """Appended by the grader, once per completed sample.
 
-    If the rule takes no time, or the generate function graded the sample, the engine appends the event in the append
-    that completes the sample.
+    If the rule takes no time, or the generate function graded the sample, the engine appends the event together with
+    `rollout.completed`.
     """
 
     sample: Annotated[str, doc("Id of the sample.")]

@@ -1,4 +1,4 @@
-"""A rollout: one sample being made, chunk by chunk."""
+"""A rollout: the generation of one sample, stored chunk by chunk."""
 
 import enum
 from typing import Annotated, Any
@@ -96,7 +96,7 @@ class Timings(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Maker(enum.StrEnum):
-    """Who makes a requested rollout."""
+    """Maker of a requested rollout."""
 
     ENGINE = "engine"
     FUNCTION = "function"
@@ -154,7 +154,7 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
         TurnEnd | None,
         doc(
             "Purpose `call`: turn whose tokens precede `prompt`, which then has the new tokens only. The log of a long "
-            "session so grows linearly."
+            "session therefore grows linearly."
         ),
     ] = None
 
@@ -162,7 +162,7 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
 
     @property
     def maker(self) -> Maker:
-        """Who makes the rollout: an engine takes the request only if it is an engine."""
+        """Maker of the rollout. Engines take a request only if it is `ENGINE`."""
         if self.recalls:
             return Maker.RECORDED
         if self.function:

@@ -42,7 +42,9 @@ class BlobStore:
         try:
             data = self._objects.read(_name(ref.sha256), ref.size)
         except FileNotFoundError:
-            raise BlobMissing(f"no blob at {where}: is --blob-url the one the run was made with?") from None
+            raise BlobMissing(
+                f"no blob at {where}: check that --blob-url is the URL with which the run was started"
+            ) from None
         digest = hashlib.sha256(data).hexdigest()
         if digest != ref.sha256 or len(data) != ref.size:
             raise BlobDamaged(

@@ -143,7 +143,7 @@ class GroupCommit:
         """Store calls; if the writer is stopped, fail them."""
         try:
             await self._store(calls)
-        except BaseException as error:
+        except BaseException as error:  # a cancellation too: the callers wait for a result
             for call in calls:
                 call.fail(LogUnavailable(f"the group commit was stopped ({error!r}); this may be retried"))
             raise

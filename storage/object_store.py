@@ -191,7 +191,7 @@ def _write_temp(path: Path, data: bytes) -> Path:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-    except BaseException:
+    except BaseException:  # an interrupt too must not leave the file
         temp.unlink(missing_ok=True)
         raise
     return temp

@@ -130,7 +130,7 @@ class JetStreamConsumer:
         consumer = cls(connection, stream, name, subject, pull, lease_s)
         try:
             await consumer._roll_call.__aenter__()
-        except BaseException:
+        except BaseException:  # a cancellation too must not leave the pull open
             await pull.__aexit__()
             raise
         return consumer

@@ -102,7 +102,7 @@ class JetStreamLog:
         options: dict[str, Any] = {"create": create, "replicas": replicas, "archive_url": archive_url}
         try:
             return cls(run, connection, await ensure_stream(connection, run, **options, deadline_s=deadline_s))
-        except BaseException:
+        except BaseException:  # a cancellation too must not leave the connection open
             await connection.close()
             raise
 

@@ -72,7 +72,7 @@ class RollCall:
                 lambda: self._stack.enter_async_context(receiving(self._inbox, self._hear, self._on_break))
             )
             await connection.persist(lambda: connection.check_receiving(self._inbox))
-        except BaseException:
+        except BaseException:  # a cancellation too must not leave the subscription open
             await self._stack.aclose()
             raise
         self._tasks = [asyncio.create_task(part(), name=part.__name__) for part in (self._call_all, self._keep_all)]

@@ -92,7 +92,7 @@ class NatsServer:
         try:
             async with asyncio.timeout(deadline_s):
                 url = await cls._ready(process, folder)
-        except BaseException as error:
+        except BaseException as error:  # a cancellation too must not leave the process running
             process.kill()
             process.wait()
             if isinstance(error, TimeoutError):
