@@ -147,7 +147,7 @@ async def test_show_says_who_made_a_sample_and_that_it_was_removed(tmp_path: Pat
         facts = sample_facts(lookup.run, await lookup.sample(name), await read_trajectory(sim.log, name, unpack))
         assert facts["removed"] is (name in first.removed)
         assert {token["trained"] for token in facts["tokens"]} == {not facts["removed"]}
-        assert ("removed it" in sample_text(facts)) is facts["removed"]
+        assert ("removed the sample" in sample_text(facts)) is facts["removed"]
 
 
 async def test_rejected_groups_are_seen_by_the_step_that_they_are_missing_in(tmp_path: Path, seen: list[Any]) -> None:
