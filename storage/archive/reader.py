@@ -122,7 +122,7 @@ class ArchiveReader:
         if len(data) != manifest.bytes or digest != manifest.sha256:
             raise self.damaged_segment(
                 manifest,
-                f"it has {len(data)} bytes or more with sha256 {digest}, its manifest has {manifest.bytes} bytes with "
+                f"it has {len(data)} bytes or more with sha256 {digest}, its manifest says {manifest.bytes} bytes with "
                 f"{manifest.sha256}",
             )
         return data
