@@ -1,8 +1,8 @@
-"""Test what a change touches, in less than two minutes: `make quick`, or `python -m tools.quick [--base REV] [--list]`.
+"""Test a change in less than two minutes: `make quick`, or `python -m tools.quick [--base REV] [--list]`.
 
-A change is every file that differs from where the branch left `main`, with what is not committed. Lint comes first.
-Then come the changed tests, the tests that import a changed module, the tests that import those modules, and so on,
-until the time is used up. Tests with the mark `real` or `soak` are left to `make test`.
+The change is every file that differs from the point where the branch left `main`, including uncommitted files. Lint
+runs first. Then the changed tests run, the tests that import a changed module, the tests that import those modules, and
+so on, until the time is used up. `make test` runs the tests with the mark `real` or `soak`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import grimp
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "storage", "slime_events", "actors", "serve_apps", "tests", "tools", "benchmarks")
 BUDGET_S = 90.0
-"""No batch of tests starts later than that."""
+"""Seconds after which no batch of tests starts."""
 BATCH = 16
-"""Test files of one call of pytest: nearer files come in an earlier batch."""
+"""Test files per call of pytest. Nearer files are in an earlier batch."""
 LINT = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("lint-imports",), ("mypy",))
 PAGES = ("docs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples")
 NO_TESTS = 5
-"""pytest's exit code where a batch has only tests of the other marks."""
+"""pytest's exit code if a batch has only tests with other marks."""
 
 
 def changed_files(base: str) -> list[str]:
-    """Return the paths that differ from `base`, relative to the repository, those that git does not know among them."""
+    """Return the paths that differ from `base`, relative to the repository, including untracked files."""
     fork = _git("merge-base", base, "HEAD")[0]
     return sorted({*_git("diff", "--name-only", fork), *_git("ls-files", "--others", "--exclude-standard")})
 

@@ -1,4 +1,4 @@
-"""Settings that a Python program builds: checked and derived like those of a command line, and printed as TOML."""
+"""Check settings that a Python program builds, derive their values as from a command line, and print them as TOML."""
 
 from pathlib import PurePath
 from typing import Any
@@ -12,14 +12,14 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import settings_from, to_toml
 
 SOURCE = "TrainSettings"
-"""The name of the settings in errors, where a command line has the path of a file."""
+"""Name of the settings in errors, instead of the path of a file."""
 
 
 def check_settings(settings: TrainSettings) -> TrainSettings:
     """Return the settings with every derived value, as `slime-events train` derives them from flags.
 
-    Paths may be `pathlib` paths. Raises InvalidValue for a value that its field cannot have, ImpossibleCombination with
-    a sentence for each problem.
+    Paths may be `pathlib` paths. Raises InvalidValue for a value that the field does not allow, ImpossibleCombination
+    with a sentence for each problem.
     """
     text = to_toml(settings_from(_values(settings)))
     return parse_train(("--config", SOURCE), read=lambda _: text).settings
@@ -33,11 +33,12 @@ def settings_toml(settings: TrainSettings) -> str:
     return to_toml(settings_from(kept(_values(check_settings(settings)))))
 
 
-def _values(settings: TrainSettings) -> Any:
+def _values(settings: TrainSettings) -> dict[str, Any]:
     try:
-        return msgspec.to_builtins(settings, enc_hook=_builtin)
+        values: dict[str, Any] = msgspec.to_builtins(settings, enc_hook=_builtin)
     except (TypeError, msgspec.ValidationError) as error:
-        raise InvalidValue(f"A setting has a value that no setting can have: {error}") from error
+        raise InvalidValue(f"A setting has a value of a wrong type: {error}") from error
+    return values
 
 
 def _builtin(value: object) -> str:

@@ -89,7 +89,7 @@ def test_what_of_an_evaluation_failed_is_said_beside_its_mean() -> None:
     assert "128 samples, 63 failed" in out.getvalue()
     (last,) = progress.summary()["evals"]
     assert (last["samples"], last["failed"]) == (128, 63)
-    assert "63 samples of it failed" in reached(progress.summary())
+    assert "63 samples failed" in reached(progress.summary())
     assert "failed" not in _shown(_progress())
 
 

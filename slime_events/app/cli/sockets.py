@@ -14,7 +14,7 @@ _USES = (
     ("ServeReplica", "Ray Serve's calls to an engine's replica", ""),
     ("gcs_server", "Ray's tables", ""),
     ("raylet", "Ray's node: workers and objects", ""),
-    ("dashboard", "Ray's dashboard or an agent of it", ""),
+    ("dashboard", "Ray's dashboard or its agent", ""),
     ("ray::", "calls between Ray's processes", ""),
     ("sglang", "calls between the ranks of one engine", ""),
 )

@@ -22,7 +22,7 @@ MARK = "SLIME_EVENTS_WATCHED"
 PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 LOOK_S = 0.1
 END_S = 30.0
-"""Seconds that a child has to exit after it has sent its exit code."""
+"""Seconds in which a child must exit after it has sent its exit code."""
 _PR_SET_PDEATHSIG = 1
 _ENDED = b"ended "
 _status_pipe: int | None = None

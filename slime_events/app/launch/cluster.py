@@ -1,4 +1,4 @@
-"""`Cluster`: Ray and Ray Serve, started for one run on loopback or joined where one is running."""
+"""`Cluster`: Ray and Ray Serve, started for one run on loopback, or a running Ray that the run joins."""
 
 import contextlib
 import functools
@@ -39,7 +39,7 @@ OBJECT_STORE_LIMIT = 8 * 1024**3
 """Largest size. A batch of 2,048 samples of 32,768 tokens takes 0.6 GB, and recorded log-probs as much again."""
 SHARED_MEMORY = "/dev/shm"
 LEAVE_S, LEAVE_LOOK_S = 10.0, 0.05
-"""Seconds that a running deployment has to stop before Ray ends, and seconds between checks."""
+"""Seconds in which a running deployment must stop before Ray ends, and seconds between checks."""
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from slime_events.core.gpus import ON_CPU, Machine, gpus
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """GPUs that a run needs."""
+    """Ranks and engines of a run, and their GPUs."""
 
     ranks: Annotated[int, doc("Ranks of the trainer, which take a GPU each")]
     engines: Annotated[int, doc("Replicas of the engine")]

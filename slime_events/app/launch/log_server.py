@@ -102,7 +102,7 @@ class LogServer:
             return
         self._note_once(f"the NATS server {self._server.pid} of this run has died: starting it again")
         self._server = await own_server(self._folder.path, self._run, agents=self._agents, port=self._server.port)
-        self._note_once(f"NATS is running again at {self._server.url}; all acked events are there")
+        self._note_once(f"NATS is running again at {self._server.url}; it has all acked events")
         self._noted.clear()
 
     def _note_once(self, news: str) -> None:

@@ -43,7 +43,7 @@ class Roles:
         """Result of each role's process, by role."""
 
     def start_all(self) -> None:
-        """Start all roles, those in `LATER` a moment later. Each role waits for the log."""
+        """Start all roles, those in `LATER` a moment later. Each role waits for its events in the log."""
         engines = () if self._settings.debug.debug_train_only else (ENGINES,)
         for role in (*engines, *self._classes):
             if role in LATER and HEAD_START_S:

@@ -164,7 +164,7 @@ def _rejections(run: Run) -> list[dict[str, Any]]:
 
 
 def run_text(facts: dict[str, Any], folder: RunFolder | None = None) -> str:
-    """`run_facts` for a terminal."""
+    """Return `run_facts` as text for a terminal."""
     evals = evals_text(facts["evals"], versions=True)
     files = files_text(folder, facts["disk"]) if folder else ""
     return paragraphs(_head(facts), _steps(facts), evals, _refused(facts), _engines(facts), _foreign(facts), files)
@@ -243,7 +243,7 @@ def _ended_text(ended: dict[str, Any]) -> list[str]:
 
 
 def _open_text(sessions: Sequence[dict[str, Any]]) -> str | None:
-    """`3 sessions open, the oldest for 12.1 s; under way: turn 2 of train-0-000007-s3.0 for 4.0 s`."""
+    """Return `3 sessions open, the oldest for 12.1 s; under way: turn 2 of train-0-000007-s3.0 for 4.0 s`."""
     if not sessions:
         return None
     turns = [(turn["age_s"], turn["turn"], session["session"]) for session in sessions for turn in session["turns"]]

@@ -162,7 +162,7 @@ def _tokens(trajectory: Trajectory, decode: Decode | None, *, removed: bool) -> 
 
 
 def group_text(facts: dict[str, Any]) -> str:
-    """`group_facts` for a terminal."""
+    """Return `group_facts` as text for a terminal."""
     prompt = facts["prompt"] or {}
     head = fields([
         ("group", facts["group"]),
@@ -189,7 +189,7 @@ def group_text(facts: dict[str, Any]) -> str:
 
 
 def sample_text(facts: dict[str, Any], tokens: int = TOKENS) -> str:
-    """`sample_facts` for a terminal. tokens: most rows of the token table, 0 for all."""
+    """Return `sample_facts` as text for a terminal. tokens: most rows of the token table, 0 for all."""
     title = "prompt"
     if facts["prompt_is_own"]:
         title += " of the sample" + ("" if facts["prompt"] else ", whose text is not in this log")

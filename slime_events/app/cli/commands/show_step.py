@@ -78,7 +78,7 @@ def version_facts(run: Run, version: Version) -> dict[str, Any]:
 
 
 def step_text(facts: dict[str, Any]) -> str:
-    """`step_facts` for a terminal."""
+    """Return `step_facts` as text for a terminal."""
     done = facts["committed"] or {}
     head = fields([
         ("step", facts["step"]),
@@ -118,7 +118,7 @@ def step_text(facts: dict[str, Any]) -> str:
 
 
 def version_text(facts: dict[str, Any]) -> str:
-    """`version_facts` for a terminal."""
+    """Return `version_facts` as text for a terminal."""
     published, checkpoint, branched = facts["published"] or {}, facts["checkpoint"] or {}, facts["branched"]
     maker = f"{branched['run']}, the parent run" if branched else "nobody: the run begins with it"
     head = fields([

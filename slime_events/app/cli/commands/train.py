@@ -187,7 +187,7 @@ def reached(summary: dict[str, Any]) -> str:
         return line
     failed, made_by = summary.get("eval_last_failed"), summary.get("eval_last_by")
     line += f", eval {summary['eval_last']:.3f}" + (f" (answers by {made_by})" if made_by else "")
-    return line + (f" ({failed} samples of it failed)" if failed else "")
+    return line + (f" ({failed} samples failed)" if failed else "")
 
 
 def where(folder: RunFolder, first: int) -> str:

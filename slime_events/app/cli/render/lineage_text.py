@@ -215,7 +215,7 @@ def _runs(answer: Lineage) -> str:
 
 
 def _versions(ranges: Iterable[VersionRange]) -> str | None:
-    """`v0 to v4 of demo, v5 to v9 of hotter`."""
+    """Return `v0 to v4 of demo, v5 to v9 of hotter`."""
     return ", ".join(str(_range((part.first, part.last), f" of {part.run}")) for part in ranges) or None
 
 
@@ -266,7 +266,7 @@ def _reward(reward: Reward | None) -> str | None:
 
 
 def _advantage(advantage: Advantage | None) -> str | None:
-    """`0.5 for each trained token (grpo)`."""
+    """Return `0.5 for each trained token (grpo)`."""
     if advantage is None:
         return None
     first, last = f"{advantage.first:.6g}", f"{advantage.last:.6g}"
@@ -288,7 +288,7 @@ def _mask(mask: Mask | None) -> str | None:
 
 
 def _decision(decision: Decision | None) -> str:
-    """`rejected (filtered) by check_reward_nonzero_std: all rewards are 0`."""
+    """Return `rejected (filtered) by check_reward_nonzero_std: all rewards are 0`."""
     if decision is None:
         return "not decided"
     verdict = "accepted" if decision.accepted else f"rejected ({decision.cause})"

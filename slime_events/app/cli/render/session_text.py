@@ -13,7 +13,7 @@ CLIENT, SEALED = 32, 160
 
 
 def sessions_summary(sessions: Sequence[AgentSession]) -> str | None:
-    """`32 sessions of team in chat: 54 turns, 33 paths, 1 orphan; sealed by reward 31, idle 1; roots first 32, ...`."""
+    """Return `32 sessions of team in chat: 54 turns, 33 paths; sealed by reward 31, idle 1; roots first 32, ...`."""
     if not sessions:
         return None
     turns = sum(len(session.turns) for session in sessions)
@@ -62,7 +62,7 @@ def session_paragraph(session: AgentSession) -> str:
 
 
 def session_line(session: AgentSession) -> str:
-    """`session train-0-000000-s0.0 of team in chat (OpenAI/Python 1.9), sealed by reward, reward 1: 3 turns, ...`."""
+    """Return `session train-0-000000-s0.0 of team in chat (OpenAI/Python 1.9), sealed by reward 1: 3 turns, ...`."""
     how = f" in {', '.join(session.dialects)}" if session.dialects else ""
     how += f" ({', '.join(session.clients)})" if session.clients else ""
     state = f"{'' if session.sealed is None else 'sealed '}{sealed_text(session)}"
@@ -87,7 +87,7 @@ def sealed_text(session: AgentSession) -> str:
 
 
 def _place(turn: AgentTurn) -> str:
-    """`after 2`, `first`, `drift at 31 from 2`."""
+    """Return `after 2`, `first`, or `drift at 31 from 2`."""
     if turn.root is None:
         return f"after {turn.extends}"
     at = "" if turn.drift is None else f" at {turn.drift}"
