@@ -53,13 +53,13 @@ def test_a_run_ends_with_the_reason_and_goes_on_with_room(tmp_path: Path, disk: 
         await view.until(lambda p: p.state.version >= 1)
         fillers.append(await asyncio.to_thread(fill, disk, left_mb << 20))
 
-    with cheap_parts(Parts()), pytest.raises(NoSpace, match="make room"):
+    with cheap_parts(Parts()), pytest.raises(NoSpace, match="free some space"):
         asyncio.run(run_with(settings_of(disk, tmp_path), strike))
     fillers[0].unlink()
     before = events_of(folder)
     if left_mb:
         assert [one.role for one in of(before, RunFailed)] == ["launcher"]
-        assert "make room" in json.loads((folder / "summary.json").read_text())["failure"]
+        assert "free some space" in json.loads((folder / "summary.json").read_text())["failure"]
     with cheap_parts(Parts()):
         assert command("resume")([str(folder)]) == 0
     assert events_of(folder)[: len(before)] == before, "what was acked is there"
