@@ -106,7 +106,8 @@ def _are_equal(parts: object, before: list[Any]) -> bool:
 
 
 def _shape(entry: object) -> tuple[int, ...]:
-    return tuple(getattr(entry, "shape", ()))
+    """Return the shape of a tensor, and () for any other value: a numpy array of the right length is no tensor."""
+    return tuple(entry.shape) if isinstance(entry, Tensor) else ()
 
 
 def _plain(name: str, entry: Any) -> object:

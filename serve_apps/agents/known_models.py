@@ -51,10 +51,10 @@ class Renderer(Protocol):
         new_messages: Sequence[Message],
         *,
         tools: Sequence[Message] | None,
-    ) -> "RenderedTokens | None": ...
+    ) -> "_RenderedTokens | None": ...
 
 
-class RenderedTokens(Protocol):
+class _RenderedTokens(Protocol):
     """Result of a renderer."""
 
     token_ids: list[int]

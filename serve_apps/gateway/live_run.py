@@ -61,7 +61,7 @@ class LiveRun:
             return await ask_inbox(client, self.name, subject, data, self._reply_s, {SENDER: sender, KIND: kind})
         except (NobodyListens, NotOn) as error:
             if isinstance(error, NotOn):
-                async with open_run_log(self._folder.path, self.name) as log:
+                async with open_run_log(self._folder.path, self.name, creds=self._creds) as log:
                     return await self._offer(log, data, sender, kind)
             assert self._log is not None
             return await self._offer(self._log, data, sender, kind)

@@ -79,6 +79,12 @@ def another_length(args, rollout_id, rollout_data):
 def another_prompt(args, rollout_id, rollout_data):
     rollout_data["tokens"][0][0] += 1
 
+def numpy_masks(args, rollout_id, rollout_data):
+    rollout_data["loss_masks"] = [mask.numpy() for mask in rollout_data["loss_masks"]]
+
+def numpy_advantages(args, rollout_data):
+    rollout_data["advantages"] = [mask.float().numpy() for mask in rollout_data["loss_masks"]]
+
 def half_masks(args, rollout_id, rollout_data):
     rollout_data["loss_masks"] = [mask / 2 for mask in rollout_data["loss_masks"]]
 
@@ -353,6 +359,8 @@ def test_written_weights_are_shown_and_have_no_part_in_a_step(own: str, tiny: Pa
         ({"rollout_data_postprocess_path": "another_length"}, "another_length.*'advantages'"),
         ({"rollout_data_postprocess_path": "another_prompt"}, "another_prompt.*'(unconcat_)?tokens'"),
         ({"rollout_data_postprocess_path": "half_masks"}, "half_masks.*'loss_masks'"),
+        ({"rollout_data_postprocess_path": "numpy_masks"}, "numpy_masks.*'loss_masks'"),
+        ({"custom_advantage_function_path": "numpy_advantages"}, "numpy_advantages.*'advantages'"),
     ],
 )
 def test_what_a_function_gives_is_checked(
