@@ -34,7 +34,7 @@ from schemas.subjects import about, inbox
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.loop.prompts.inbox_message import WHOLE, WrongField, field_error, read_message
-from slime_events.loop.prompts.known_keys import KnownKeys
+from slime_events.loop.prompts.producer_keys import KnownKeys
 from slime_events.model.fates import fates_of
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.closing import Closing

@@ -9,7 +9,7 @@ from schemas.subjects import of_type
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.prompts.inbox_message import WrongField
-from slime_events.loop.prompts.known_keys import as_given
+from slime_events.loop.prompts.producer_keys import as_given
 from storage.log import EventLog
 
 AT_ONCE = 500

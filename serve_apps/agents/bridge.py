@@ -5,7 +5,7 @@
 The new ids are the template's end of the answer, the tool results or next message, and the start of the next answer.
 The first of these rules that applies finds them:
 
-    renderer  the `renderers` library knows the model (`known_models.py`)
+    renderer  the `renderers` library knows the model (`model_renderers.py`)
     text      the rendered chat contains exactly the generated text: the new ids are those of the text after it
     suffix    the rendered chat continues the chat that ends with the answer: the new ids are those of the continuation
 
@@ -22,9 +22,9 @@ import numpy as np
 
 from schemas.doc import doc
 from schemas.turns import RootReason
-from serve_apps.agents.asked import AgentRequest
+from serve_apps.agents.agent_request import AgentRequest
 from serve_apps.agents.attach import Chain, Chains, Forest, Message, PriorTurn, by_messages, walk, why_root
-from serve_apps.agents.known_models import Renderers
+from serve_apps.agents.model_renderers import Renderers
 from serve_apps.agents.rendering import ChatTokenizer, Rendering
 from serve_apps.engine.engine import Tokens
 from slime_events.core.context import LONG_CONTEXT

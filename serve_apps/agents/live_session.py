@@ -8,7 +8,7 @@ from typing import Annotated
 from schemas.doc import doc
 from schemas.rollouts import StopReason
 from schemas.turns import AgentTurn, TurnRecorded
-from serve_apps.agents.asked import AgentRequest
+from serve_apps.agents.agent_request import AgentRequest
 from serve_apps.agents.attach import Chains
 from serve_apps.calls import Call
 from serve_apps.engine.engine import LogProbs, Tokens

@@ -12,7 +12,7 @@ import msgspec
 
 from schemas.doc import doc
 from schemas.errors import InvalidValue, MissingPart
-from serve_apps.agents.asked import AgentRequest, BadField, DialectName
+from serve_apps.agents.agent_request import AgentRequest, BadField, DialectName
 from serve_apps.agents.detokenizer import Detokenizer, StopFilter
 from serve_apps.agents.rendering import ChatTokenizer
 from serve_apps.agents.turn_reader import Parsed, ReasoningParser, ToolParser, TurnReader

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import msgspec
 
 from schemas.doc import doc
-from serve_apps.agents.asked import AgentRequest, BadField, Dialect
+from serve_apps.agents.agent_request import AgentRequest, BadField, Dialect
 from serve_apps.agents.attach import KEPT
 from serve_apps.agents.canonical import Conversation
 from serve_apps.agents.dialects.fields import read_object

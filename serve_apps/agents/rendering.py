@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from schemas.text import message_text, valid_text
-from serve_apps.agents.asked import BadField
+from serve_apps.agents.agent_request import BadField
 from serve_apps.agents.attach import Message, arguments_of, content_of
 from serve_apps.engine.engine import Tokens
 from slime_events.core.context import LONG_CONTEXT

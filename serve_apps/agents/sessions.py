@@ -18,7 +18,7 @@ from schemas.ids import session_name, session_of
 from schemas.prompts import PromptSubmitted
 from schemas.sessions import SessionOpened, SessionSealed
 from schemas.subjects import everything_about, matches
-from serve_apps.agents.asked import AgentRequest
+from serve_apps.agents.agent_request import AgentRequest
 from serve_apps.agents.live_board import LiveBoard
 from serve_apps.agents.live_session import LiveSession, Turn, TurnKey, TurnRefused
 from serve_apps.agents.run_log import RunLog

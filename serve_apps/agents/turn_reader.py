@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from schemas.rollouts import StopReason
 from schemas.text import valid_text
-from serve_apps.agents.asked import AgentRequest, CallArguments, CallBegun, Content, Part, Reasoning
+from serve_apps.agents.agent_request import AgentRequest, CallArguments, CallBegun, Content, Part, Reasoning
 from serve_apps.agents.canonical import Call, assistant
 from serve_apps.agents.detokenizer import Detokenizer, StopFilter
 

@@ -25,7 +25,7 @@ from schemas.ids import sample_id, turn_group_id
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, TurnEnd
 from schemas.subjects import everything_about
 from schemas.turns import AgentTurn, TurnBegun, TurnRecorded, TurnRole
-from serve_apps.agents.asked import AgentRequest, Answer, BadField
+from serve_apps.agents.agent_request import AgentRequest, Answer, BadField
 from serve_apps.agents.bridge import Placement
 from serve_apps.agents.live_board import LiveBoard
 from serve_apps.agents.live_session import LiveSession, LoadedTurn, Turn, TurnKey, TurnRefused, check_open

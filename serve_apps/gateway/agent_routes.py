@@ -43,7 +43,7 @@ from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Scope
 
 if TYPE_CHECKING:
-    from serve_apps.agents.asked import Dialect
+    from serve_apps.agents.agent_request import Dialect
     from serve_apps.agents.live_session import Turn
     from serve_apps.agents.sessions import Sessions
     from serve_apps.agents.turns import Turns
@@ -223,7 +223,7 @@ async def _answered(
     dialect: "Dialect", request: Request, agents: AgentAccess, answer: Callable[[str], Awaitable[Response]]
 ) -> Response:
     """Return an agent's answer, or a refusal in the form of its API."""
-    from serve_apps.agents.asked import BadField
+    from serve_apps.agents.agent_request import BadField
 
     try:
         return await answer(_session_of(agents, request))

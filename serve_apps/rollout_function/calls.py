@@ -22,7 +22,7 @@ from serve_apps.calls import OpenCalls
 from serve_apps.engine.engine import Tokens
 from serve_apps.generate.journal import EndedTurn, InFlight
 from serve_apps.generate.session import Session
-from serve_apps.rollout_function.made_turns import MadeTurn, MadeTurns
+from serve_apps.rollout_function.recorded_turns import MadeTurn, MadeTurns
 from slime_events.core.run.participant import Participant
 from slime_events.core.trajectory import Fetch, Trajectory
 from slime_events.loop.conductor.draw import sample_seed

@@ -26,7 +26,7 @@ from schemas.rollouts import FailureKind, Place, RolloutCompleted, RolloutFailed
 from serve_apps.generate.custom import CompletionContext, completion, ids_of
 from serve_apps.generate.returned import read_sample
 from serve_apps.rollout_function.function import RolloutFunction
-from serve_apps.rollout_function.made_turns import MadeTurns
+from serve_apps.rollout_function.recorded_turns import MadeTurns
 from slime_events.loop.conductor.draw import sample_seed
 from slime_events.loop.conductor.plan import Plan
 from slime_events.plugins.rewards.outcome import outcome_event, signed, value_of

@@ -36,8 +36,8 @@ from serve_apps.rollout_function.calls import CallContext, Calls, FunctionSessio
 from serve_apps.rollout_function.data_source import DrawnGroups, Groups
 from serve_apps.rollout_function.evaluation import evaluated
 from serve_apps.rollout_function.function import RolloutFunction
-from serve_apps.rollout_function.made_turns import MadeTurns
 from serve_apps.rollout_function.outcome import OutcomeContext, drawn_group, flat, groups_of, outcome_of
+from serve_apps.rollout_function.recorded_turns import MadeTurns
 from slime_events.core.run.participant import Participant, run_events_before
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.run import RunState

@@ -22,7 +22,7 @@ from serve_apps.gateway.refusals import Refused, read_body, refusals, says_more,
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Scope, Sources
 from serve_apps.tinker import names
-from serve_apps.tinker.asked import (
+from serve_apps.tinker.bodies import (
     CreateModel,
     CreateSamplingSession,
     LoadWeights,

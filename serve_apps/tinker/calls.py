@@ -17,7 +17,7 @@ from serve_apps.agents.off_loop import off_loop
 from serve_apps.gateway.refusals import Refused
 from serve_apps.tinker import names
 from serve_apps.tinker.answers import Answers, Failed
-from serve_apps.tinker.asked import (
+from serve_apps.tinker.bodies import (
     CreateModel,
     CreateSamplingSession,
     LoadWeights,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from serve_apps.agents.asked import AgentRequest, DialectName
+from serve_apps.agents.agent_request import AgentRequest, DialectName
 from serve_apps.agents.bridge import Bridge, Placement
 from serve_apps.engine.engine import Tokens
 

@@ -9,7 +9,7 @@ from sglang.srt.function_call.core_types import ToolCallItem
 from tokenizers.pre_tokenizers import ByteLevel
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import AgentRequest, CallArguments, CallBegun, Content, DialectName, Reasoning
+from serve_apps.agents.agent_request import AgentRequest, CallArguments, CallBegun, Content, DialectName, Reasoning
 from serve_apps.agents.canonical import calls_of
 from serve_apps.agents.detokenizer import BYTES, Detokenizer, StopFilter
 from serve_apps.agents.turn_reader import Parsed, TurnReader, _arguments_left

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import Answer, BadField, Content, DialectName, Reasoning
+from serve_apps.agents.agent_request import Answer, BadField, Content, DialectName, Reasoning
 from serve_apps.agents.canonical import Call, assistant
 from serve_apps.agents.dialects import DIALECTS
 from serve_apps.agents.dialects.fields import Use

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import Answer, DialectName
+from serve_apps.agents.agent_request import Answer, DialectName
 from serve_apps.agents.canonical import Call, assistant, carried
 from serve_apps.agents.dialects import DIALECTS, MESSAGES
 from tests.agents.test_reading import Json, read

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from schemas.turns import RootReason
 from serve_apps.agents import bridge
-from serve_apps.agents.asked import BadField
+from serve_apps.agents.agent_request import BadField
 from serve_apps.agents.bridge import WINDOW, Bridge, Rule
 from serve_apps.agents.rendering import Rendering
 from tests.agents.models import CHATML, MODELS, QWEN, QWEN3, Model, tokenizer

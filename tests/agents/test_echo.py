@@ -17,7 +17,7 @@ from openai.types.responses import Response
 from pydantic import TypeAdapter
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import (
+from serve_apps.agents.agent_request import (
     Answer,
     CallArguments,
     CallBegun,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from serve_apps.agents import reading
-from serve_apps.agents.asked import DialectName
+from serve_apps.agents.agent_request import DialectName
 from serve_apps.agents.dialects import DIALECTS
 from serve_apps.agents.dialects.fields import read_object
 from serve_apps.agents.reading import Requests

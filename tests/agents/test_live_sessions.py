@@ -20,7 +20,7 @@ from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested, Sampl
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import AgentTurn, TurnRecorded, TurnRole
 from serve_apps.agents import keys as keys_module
-from serve_apps.agents.asked import AgentRequest, DialectName
+from serve_apps.agents.agent_request import AgentRequest, DialectName
 from serve_apps.agents.keys import Capability, SessionKeys, session_keys
 from serve_apps.agents.live_session import LiveSession, LoadedTurn, Turn, TurnRefused, check_open
 from serve_apps.agents.off_loop import SMALL, off_loop

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_apps.agents import reading
-from serve_apps.agents.asked import AgentRequest, BadField, Dialect, DialectName
+from serve_apps.agents.agent_request import AgentRequest, BadField, Dialect, DialectName
 from serve_apps.agents.attach import Chains
 from serve_apps.agents.bridge import Bridge
 from serve_apps.agents.dialects import DIALECTS

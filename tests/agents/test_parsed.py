@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serve_apps.agents.asked import Content
+from serve_apps.agents.agent_request import Content
 from serve_apps.agents.turn_reader import Parsed
 
 

@@ -12,7 +12,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsBas
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 from transformers import PreTrainedTokenizerBase
 
-from serve_apps.agents.asked import AgentRequest, BadField, DialectName
+from serve_apps.agents.agent_request import AgentRequest, BadField, DialectName
 from serve_apps.agents.dialects import DIALECTS, MESSAGES, chat, generate, messages, responses
 from serve_apps.agents.dialects.fields import Fields, Use
 from serve_apps.agents.turns import FROM_THE_RUN

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from serve_apps.agents.asked import DialectName
+from serve_apps.agents.agent_request import DialectName
 from serve_apps.agents.canonical import Call, Conversation, assistant, canonical_json, carry, leading_system
 from tests.agents.test_reading import USER, Json, read, refused
 

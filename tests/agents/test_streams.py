@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import Answer, CallArguments, CallBegun, Content, DialectName, Encoder, Part, Reasoning
+from serve_apps.agents.agent_request import (
+    Answer,
+    CallArguments,
+    CallBegun,
+    Content,
+    DialectName,
+    Encoder,
+    Part,
+    Reasoning,
+)
 from serve_apps.agents.canonical import assistant, carried
 from serve_apps.agents.dialects import DIALECTS
 from tests.agents.test_bodies import ENTRIES, PLAIN, SAID

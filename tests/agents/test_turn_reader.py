@@ -14,7 +14,7 @@ from sglang.srt.parser.reasoning_parser_names import REASONING_PARSER_NAMES
 
 from schemas.errors import InvalidValue
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import (
+from serve_apps.agents.agent_request import (
     AgentRequest,
     BadField,
     CallArguments,

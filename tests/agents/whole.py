@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serve_apps.agents.asked import AgentRequest, Dialect
+from serve_apps.agents.agent_request import AgentRequest, Dialect
 from serve_apps.agents.dialects.fields import read_object
 from serve_apps.agents.reading import Read
 

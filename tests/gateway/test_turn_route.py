@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from schemas.errors import EngineError, EventTooLarge, LogUnavailable, SlimeEventsError, UnwritableEvent
-from serve_apps.agents.asked import BadField
+from serve_apps.agents.agent_request import BadField
 from serve_apps.agents.keys import Capability, SessionKeys
 from serve_apps.agents.live_session import TurnKey, TurnRefused
 from serve_apps.gateway.agent_routes import TurnRoute

@@ -15,8 +15,8 @@ from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import FailureKind, Place, RolloutCompleted, RolloutFailed, RolloutRequested, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.journal import EndedTurn
-from serve_apps.rollout_function.made_turns import MadeTurn, MadeTurns
 from serve_apps.rollout_function.outcome import Outcome, OutcomeContext, outcome_of
+from serve_apps.rollout_function.recorded_turns import MadeTurn, MadeTurns
 from slime_events.plugins.sample import Sample, Status
 from storage.log import MAX_EVENT_BYTES
 from tests.simulation.parts import Letters

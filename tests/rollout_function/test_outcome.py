@@ -21,8 +21,8 @@ from serve_apps.rollout_function.calls import FunctionSession
 from serve_apps.rollout_function.data_source import DrawnGroups
 from serve_apps.rollout_function.evaluation import evaluated
 from serve_apps.rollout_function.function import ROLLOUT, RolloutFunction
-from serve_apps.rollout_function.made_turns import MadeTurn, MadeTurns
 from serve_apps.rollout_function.outcome import drawn_group, groups_of
+from serve_apps.rollout_function.recorded_turns import MadeTurn, MadeTurns
 from serve_apps.rollout_function.runner import METRICS, _numbers
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.rollout_types import RolloutFnEvalOutput, RolloutFnTrainOutput, call_rollout_fn

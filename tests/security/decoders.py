@@ -16,7 +16,7 @@ from schemas.errors import ConfigError, SchemaError, StorageError
 from schemas.foreign import judge
 from schemas.inbox import InboxPrompt, InboxQuestion
 from schemas.outside_json import read_json
-from serve_apps.agents.asked import BadField, Dialect
+from serve_apps.agents.agent_request import BadField, Dialect
 from serve_apps.agents.dialects import DIALECTS, MESSAGES
 from serve_apps.agents.keys import SessionKeys
 from serve_apps.agents.reading import Read, Requests

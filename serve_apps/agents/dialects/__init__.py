@@ -1,6 +1,6 @@
 """The APIs that agents use, by name and by path."""
 
-from serve_apps.agents.asked import Dialect, DialectName
+from serve_apps.agents.agent_request import Dialect, DialectName
 from serve_apps.agents.dialects.chat import Chat
 from serve_apps.agents.dialects.generate import Generate
 from serve_apps.agents.dialects.messages import Messages

@@ -5,7 +5,7 @@ from typing import Any
 
 from schemas.content import BadContent, joined_text
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import (
+from serve_apps.agents.agent_request import (
     AgentRequest,
     Answer,
     BadField,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import msgspec
 
 from schemas.doc import doc
-from serve_apps.agents.asked import BadField
+from serve_apps.agents.agent_request import BadField
 
 T = TypeVar("T")
 Object = Mapping[str, Any]

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import AgentRequest, Answer, Content, DialectName, Encoder, Part
+from serve_apps.agents.agent_request import AgentRequest, Answer, Content, DialectName, Encoder, Part
 from serve_apps.agents.canonical import Conversation
 from serve_apps.agents.dialects import fields, sse
 from serve_apps.agents.dialects.chat import LOWEST

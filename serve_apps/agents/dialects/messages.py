@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import (
+from serve_apps.agents.agent_request import (
     AgentRequest,
     Answer,
     BadField,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from serve_apps.agents.asked import AgentRequest, Answer, BadField, DialectName, Encoder
+from serve_apps.agents.agent_request import AgentRequest, Answer, BadField, DialectName, Encoder
 from serve_apps.agents.canonical import Call, Conversation, assistant, carried, leading_system
 from serve_apps.agents.dialects import fields
 from serve_apps.agents.dialects.chat import OPENAI, openai_error, text_of

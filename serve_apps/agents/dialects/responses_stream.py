@@ -3,7 +3,7 @@
 from typing import Any
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.asked import AgentRequest, Answer, CallArguments, CallBegun, Content, Part, Reasoning
+from serve_apps.agents.agent_request import AgentRequest, Answer, CallArguments, CallBegun, Content, Part, Reasoning
 from serve_apps.agents.canonical import calls_of, carry
 from serve_apps.agents.dialects import sse
 from serve_apps.agents.dialects.chat import log_prob_entries

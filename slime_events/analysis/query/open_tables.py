@@ -120,7 +120,7 @@ class OpenTables:
             self.opened = self.ask(self._exits.enter_async_context(open_run(run, runs_dir)))
             tables = tables_of(self.opened, with_parent=with_parent, cache=cache)
             self._tables = self.ask(self._exits.enter_async_context(tables))
-        except BaseException:
+        except BaseException:  # also an interrupt: what is open is closed
             self.close()
             raise
 

@@ -40,7 +40,7 @@ async def metrics_written(
     except SlimeEventsError:
         deadline = FAILED_END_S
         raise
-    except BaseException:
+    except BaseException:  # an interrupt or a bug: the writer ends at once
         deadline = 0.0
         raise
     finally:

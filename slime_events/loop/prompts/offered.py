@@ -12,7 +12,7 @@ from schemas.prompts import PromptOffered
 from schemas.runs import FinishReason, RunFinished
 from schemas.subjects import about, of_type
 from slime_events.loop.prompts.inbox_message import WrongField, as_carried, read_message
-from slime_events.loop.prompts.known_keys import KnownKeys
+from slime_events.loop.prompts.producer_keys import KnownKeys
 from storage.log import EventLog, Readable, once
 
 MOST = 100_000

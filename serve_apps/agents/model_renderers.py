@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from serve_apps.agents.asked import AgentRequest
+from serve_apps.agents.agent_request import AgentRequest
 from serve_apps.agents.attach import Message, PriorTurn
 from serve_apps.agents.rendering import Rendering, for_template
 from serve_apps.engine.engine import Tokens
