@@ -30,6 +30,7 @@ class ErrorCode(enum.IntEnum):
     JSStreamTooManyRequests = 10167
     JSAtomicPublishIncompleteBatchErr = 10176  # the first part of the batch is missing
     JSAtomicPublishContainsDuplicateMessageErr = 10201  # a message id is stored already
+    JSAtomicPublishTooManyInflight = 10210  # too many atomic batches are open; older servers answer 10176
 
 
 NO_ROOM = frozenset(
@@ -54,6 +55,9 @@ TEMPORARY = frozenset(
 
 NOT_ENABLED = frozenset({ErrorCode.JSNotEnabledErr, ErrorCode.JSNotEnabledForAccountErr})
 """The server or the account has no JetStream."""
+
+TOO_MANY_BATCHES = frozenset({ErrorCode.JSAtomicPublishIncompleteBatchErr, ErrorCode.JSAtomicPublishTooManyInflight})
+"""An atomic batch was dropped, mostly because the stream has too many open ones."""
 
 FENCE_FAILED = frozenset({ErrorCode.JSStreamWrongLastSequenceErrF, ErrorCode.JSStreamWrongLastSequenceConstantErr})
 """The last position is not the expected one."""

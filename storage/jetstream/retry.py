@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from schemas.errors import LogUnavailable, NoSpace, StorageError
-from storage.jetstream.error_codes import NO_ROOM, TEMPORARY, ErrorCode
+from storage.jetstream.error_codes import NO_ROOM, TEMPORARY, TOO_MANY_BATCHES
 
 REPORT_AFTER_S = 0.5
 """Seconds without an answer after which the wait is reported."""
@@ -81,7 +81,7 @@ def json_answer(data: bytes) -> Any:
     code, description = int(refusal.get("err_code", 0)), str(refusal.get("description", ""))
     if code in NO_ROOM:
         raise NoSpace(f"NATS has no room to store more ({description}): free disk space in its folder")
-    if code == ErrorCode.JSAtomicPublishIncompleteBatchErr:
+    if code in TOO_MANY_BATCHES:
         raise TooManyBatches(
             f"JetStream error {code} ({description}): the server was away, or more appends are in flight than it "
             "accepts. If this happens often, raise max_inflight_per_stream in its configuration (jetstream, limits, "

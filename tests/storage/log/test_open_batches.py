@@ -16,7 +16,9 @@ from slime_events.app.cli.nats_access import check_batches
 from slime_events.core.telemetry.telemetry import Telemetry, TracedLog
 from storage.jetstream.address import NatsPlace
 from storage.jetstream.append import BATCH_COMMIT, BATCH_ID, BATCH_SEQUENCE
+from storage.jetstream.error_codes import TOO_MANY_BATCHES
 from storage.jetstream.log import JetStreamLog
+from storage.jetstream.retry import TooManyBatches, json_answer
 from storage.log import CountsRefusals
 from storage.nats import folder
 from storage.nats import server as nats_server
@@ -151,3 +153,11 @@ async def streams(server: NatsServer) -> int:
     count = int((await client.jetstream().account_info()).streams)
     await client.close()
     return count
+
+
+@pytest.mark.parametrize("code", sorted(TOO_MANY_BATCHES))
+def test_a_server_that_names_too_many_batches_is_understood(code: int) -> None:
+    """Older servers drop the first part of a batch (10176), newer ones say why (10210)."""
+    answer = {"error": {"code": 429, "err_code": int(code), "description": "batch"}}
+    with pytest.raises(TooManyBatches):
+        json_answer(json.dumps(answer).encode())
