@@ -1,7 +1,7 @@
 """Measure effective training time: the share of the wall time for useful steps, with a fault in every tenth step.
 
 The protocol is that of RobustRL (arXiv 2512.22492): a training run with 10 % failure injection, and its effective
-training time ratio. docs/chaos.md defines the figure.
+training time ratio. docs/testing.md defines the figure.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def test_what_a_page_asserts_holds(folder: Path) -> None:
 
 
 def test_the_page_shows_the_snippet_as_it_is() -> None:
-    page = (DOCS / "writing-a-generate-function.md").read_text(encoding="utf-8")
+    page = (DOCS / "generate-functions.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     source = CALCULATOR.read_text(encoding="utf-8").replace(
         '    sample.metadata["turns"] = args.max_turns - left\n', ""

@@ -18,9 +18,8 @@ METRICS = partial(Case, page="docs/metrics.md")
 OUTSIDE = partial(Case, page="docs/producing-prompts.md")
 RESUMING = partial(Case, page="docs/resuming.md")
 RETRAINING = partial(Case, page="docs/retraining.md", parts=REAL)
-SAMPLING = partial(Case, page="docs/sampling-from-the-archive.md", parts=REAL)
+SAMPLING = partial(Case, page="docs/prompt-files.md", parts=REAL)
 SECURITY = partial(Case, page="docs/security.md")
-UNLEARNING = partial(Case, page="docs/unlearning.md", parts=REAL)
 
 
 SECOND_CASES = [
@@ -65,32 +64,6 @@ SECOND_CASES = [
         steps=2,
         covers=(("docs/own-losses.md", "# step_data.py"), ("docs/own-losses.md", "# own_model.py")),
     ),
-    Case(
-        page="docs/own-rollout-functions.md",
-        text="# own_rollout.py",
-        parts=REAL,
-        command=f"slime-events {A_RUN} --run own-steps --rollout-function-path own_rollout.py:rollout",
-        steps=2,
-    ),
-    Case(
-        page="docs/ppo.md",
-        text="slime-events train ... --advantage-estimator ppo --normalize-advantages --critic-lr 1e-5 "
-        "--num-critic-only-steps 10",
-        changes=(("--num-critic-only-steps 10", "--num-critic-only-steps 1"),),
-        more="--run critic",
-        steps=2,
-    ),
-    Case(
-        page="docs/ppo.md",
-        text="slime-events demo --steps 60 --advantage-estimator ppo --normalize-advantages --critic-lr 5e-4 "
-        "--num-critic-only-steps 5 --save-interval 20",
-        parts=REAL,
-        changes=(
-            ("--steps 60", "--run ppo --steps 2 --rollout-batch-size 2"),
-            ("--num-critic-only-steps 5 --save-interval 20", "--num-critic-only-steps 1 --save-interval 2"),
-        ),
-        says=("2 weight versions",),
-    ),
     OUTSIDE(
         text="slime-events train ... --source-share quiz=0.3,file=0.5 --source-quota quiz=1000",
         more="--run shares",
@@ -133,7 +106,7 @@ SECOND_CASES = [
         says=(r"\d+ 1\n\d+ 2\n",),
     ),
     Case(
-        page="docs/replaying-decisions.md",
+        page="docs/replaying.md",
         text="# spread.py",
         parts=REAL,
         command="slime-events replay demo --dynamic-sampling-filter-path spread.py:keep",
@@ -172,6 +145,21 @@ SECOND_CASES = [
         text="slime-events retrain demo --save-version 5 --out kept --checkpoint",
         says=(r"written: kept/v000005-", r"written: kept/checkpoints/v000005", r"5 steps re-trained, every digest eq"),
     ),
+    RETRAINING(
+        text="slime-events retrain poisoned --branch clean --drop \"SELECT group_id FROM prompts WHERE "
+        "metadata->>'$.file' = 'contractor.jsonl'\"",
+        changes=(("retrain poisoned", "retrain demo"),
+                 ("metadata->>'$.file' = 'contractor.jsonl'", "group_id = 'train-0-000040'")),
+        says=(r"1 of 6 batches of demo differ: 8 samples removed", r"run clean has weight version 6"),
+        covers=(("docs/retraining.md", "slime-events retrain RUN --branch NAME --drop SQL"),),
+    ),
+    RETRAINING(
+        text="slime-events retrain poisoned --branch filtered --changes changes.jsonl",
+        changes=(("retrain poisoned", "retrain demo"),),
+        before=beside.rescored,
+        says=(r"batches of demo differ", r"run filtered has weight version 6"),
+        covers=(("docs/retraining.md", "slime-events retrain RUN --branch NAME --changes FILE"),),
+    ),
     Case(
         page="docs/rewards-and-filters.md",
         text="# rewards.py",
@@ -184,6 +172,13 @@ SECOND_CASES = [
         page="docs/rewards-and-filters.md",
         text="# mixed.py",
         command=f"slime-events {A_RUN} --run mixed --custom-rm-path mixed.py:reward_func",
+        steps=2,
+    ),
+    Case(
+        page="docs/run-folder.md",
+        text="slime-events train ... --archive-url s3://slime/archive --log-keep-steps 100",
+        changes=(("s3://slime/archive", "kept-archive"),),
+        more="--run kept",
         steps=2,
     ),
     SAMPLING(
@@ -258,14 +253,6 @@ SECOND_CASES = [
         steps=5,
     ),
     Case(
-        page="docs/supervised.md",
-        text="slime-events train --config sft.toml",
-        parts=REAL,
-        says=(r"num_epoch 3 over 32 rows is num_rollout 3",),
-        steps=3,
-        covers=(("docs/supervised.md", "# sft.toml"),),
-    ),
-    Case(
         page="docs/tinker.md",
         text="slime-events train --run mine --tinker 127.0.0.1:8600 --hf-checkpoint ~/models/Qwen3-0.6B",
         parts=REAL,
@@ -275,43 +262,5 @@ SECOND_CASES = [
         stopped=r"the script ended with",
         code=130,
         covers=(("docs/tinker.md", "import tinker"),),
-    ),
-    UNLEARNING(
-        text="slime-events retrain poisoned --branch clean --drop \"SELECT group_id FROM prompts WHERE "
-        "metadata->>'$.file' = 'contractor.jsonl'\"",
-        changes=(("retrain poisoned", "retrain demo"),
-                 ("metadata->>'$.file' = 'contractor.jsonl'", "group_id = 'train-0-000040'")),
-        says=(r"1 of 6 batches of demo differ: 8 samples removed", r"run clean has weight version 6"),
-        covers=(("docs/unlearning.md", "slime-events retrain RUN --branch NAME --drop SQL"),),
-    ),
-    UNLEARNING(
-        text="slime-events retrain poisoned --branch filtered --changes changes.jsonl",
-        changes=(("retrain poisoned", "retrain demo"),),
-        before=beside.rescored,
-        says=(r"batches of demo differ", r"run filtered has weight version 6"),
-        covers=(("docs/unlearning.md", "slime-events retrain RUN --branch NAME --changes FILE"),),
-    ),
-    Case(
-        page="docs/writing-a-generate-function.md",
-        text="slime-events demo --run calc --steps 6 --custom-generate-function-path calculator.py:generate "
-        "--max-turns 2 --custom-rm-path calculator.py:reward_func",
-        parts=REAL,
-        changes=(("--steps 6", DEMO_FEW),),
-        says=("2 weight versions",),
-        covers=(("examples/calculator.py", THE_FILE),),
-    ),
-    Case(
-        page="docs/writing-a-generate-function.md",
-        text="# own_client.py",
-        parts=REAL,
-        command=f"slime-events {A_RUN} --run own-client --custom-generate-function-path own_client.py:generate",
-        steps=2,
-    ),
-    Case(
-        page="docs/writing-a-generate-function.md",
-        text="# mine.yaml",
-        command=f"slime-events {A_RUN} --run named --custom-config-path mine.yaml "
-        "--custom-rm-path rewards.py:reward_func",
-        steps=2,
     ),
 ]  # fmt: skip

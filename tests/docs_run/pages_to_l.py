@@ -96,6 +96,53 @@ FIRST_CASES = [
         more=f"--run clipped {DEMO_FEW}",
         says=("2 weight versions",),
     ),
+    Case(
+        page="docs/algorithms.md",
+        text="slime-events train ... --advantage-estimator ppo --normalize-advantages --critic-lr 1e-5 "
+        "--num-critic-only-steps 10",
+        changes=(("--num-critic-only-steps 10", "--num-critic-only-steps 1"),),
+        more="--run critic",
+        steps=2,
+    ),
+    Case(
+        page="docs/algorithms.md",
+        text="slime-events demo --steps 60 --advantage-estimator ppo --normalize-advantages --critic-lr 5e-4 "
+        "--num-critic-only-steps 5 --save-interval 20",
+        parts=REAL,
+        changes=(
+            ("--steps 60", "--run ppo --steps 2 --rollout-batch-size 2"),
+            ("--num-critic-only-steps 5 --save-interval 20", "--num-critic-only-steps 1 --save-interval 2"),
+        ),
+        says=("2 weight versions",),
+    ),
+    Case(
+        page="docs/algorithms.md",
+        text="slime-events demo --run distilled --use-opd --opd-teacher-load "
+        "slime-runs/teacher/weights/v000060-eba1d162c201 --custom-reward-post-process-path "
+        "slime.rollout.on_policy_distillation.post_process_rewards",
+        parts=REAL,
+        changes=(("slime-runs/teacher/weights/v000060-eba1d162c201", "slime-runs/demo/weights/v000006-*"),),
+        more=DEMO_FEW,
+        says=("2 weight versions",),
+    ),
+    Case(
+        page="docs/algorithms.md",
+        text="slime-events train ... --use-opd --opd-type sglang --rm-url http://127.0.0.1:13141/generate "
+        "--custom-rm-path slime.rollout.on_policy_distillation.reward_func --custom-reward-post-process-path "
+        "slime.rollout.on_policy_distillation.post_process_rewards",
+        changes=(("13141", "{port:teacher}"),),
+        more="--run taught",
+        beside=beside.teacher,
+        steps=2,
+    ),
+    Case(
+        page="docs/algorithms.md",
+        text="slime-events train --config sft.toml",
+        parts=REAL,
+        says=(r"num_epoch 3 over 32 rows is num_rollout 3",),
+        steps=3,
+        covers=(("docs/algorithms.md", "# sft.toml"),),
+    ),
     BRANCHING(
         text="slime-events branch demo --from 5 --run faster --lr 3e-4 --num-rollout 12",
         parts=REAL,
@@ -160,33 +207,6 @@ FIRST_CASES = [
     SLIME(
         text="# convert.py",
         command=f"slime-events {A_RUN} --run converted --custom-convert-samples-to-train-data-path convert.py:convert",
-        steps=2,
-    ),
-    Case(
-        page="docs/disk.md",
-        text="slime-events train ... --archive-url s3://slime/archive --log-keep-steps 100",
-        changes=(("s3://slime/archive", "kept-archive"),),
-        more="--run kept",
-        steps=2,
-    ),
-    Case(
-        page="docs/distilling.md",
-        text="slime-events demo --run distilled --use-opd --opd-teacher-load "
-        "slime-runs/teacher/weights/v000060-eba1d162c201 --custom-reward-post-process-path "
-        "slime.rollout.on_policy_distillation.post_process_rewards",
-        parts=REAL,
-        changes=(("slime-runs/teacher/weights/v000060-eba1d162c201", "slime-runs/demo/weights/v000006-*"),),
-        more=DEMO_FEW,
-        says=("2 weight versions",),
-    ),
-    Case(
-        page="docs/distilling.md",
-        text="slime-events train ... --use-opd --opd-type sglang --rm-url http://127.0.0.1:13141/generate "
-        "--custom-rm-path slime.rollout.on_policy_distillation.reward_func --custom-reward-post-process-path "
-        "slime.rollout.on_policy_distillation.post_process_rewards",
-        changes=(("13141", "{port:teacher}"),),
-        more="--run taught",
-        beside=beside.teacher,
         steps=2,
     ),
     EVALUATING(
@@ -259,6 +279,36 @@ FIRST_CASES = [
             ("--rollout-max-response-len 1024", "--rollout-max-response-len 64"),
         ),
         steps=1,
+    ),
+    Case(
+        page="docs/generate-functions.md",
+        text="slime-events demo --run calc --steps 6 --custom-generate-function-path calculator.py:generate "
+        "--max-turns 2 --custom-rm-path calculator.py:reward_func",
+        parts=REAL,
+        changes=(("--steps 6", DEMO_FEW),),
+        says=("2 weight versions",),
+        covers=(("examples/calculator.py", THE_FILE),),
+    ),
+    Case(
+        page="docs/generate-functions.md",
+        text="# own_client.py",
+        parts=REAL,
+        command=f"slime-events {A_RUN} --run own-client --custom-generate-function-path own_client.py:generate",
+        steps=2,
+    ),
+    Case(
+        page="docs/generate-functions.md",
+        text="# mine.yaml",
+        command=f"slime-events {A_RUN} --run named --custom-config-path mine.yaml "
+        "--custom-rm-path rewards.py:reward_func",
+        steps=2,
+    ),
+    Case(
+        page="docs/generate-functions.md",
+        text="# own_rollout.py",
+        parts=REAL,
+        command=f"slime-events {A_RUN} --run own-steps --rollout-function-path own_rollout.py:rollout",
+        steps=2,
     ),
     Case(
         page="docs/gateway.md",

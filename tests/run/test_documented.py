@@ -22,13 +22,13 @@ DUMPED = "dumps/rollout_data/{rollout_id}.pt"
 LOADED = f"--debug-train-only --load-debug-rollout-data '{DUMPED}'"
 SMALL = "--rollout-batch-size 2 --n-samples-per-prompt 4"
 KINDS = {
-    "supervised": ("docs/supervised.md", "slime-events train --config sft.toml", ""),
+    "supervised": ("docs/algorithms.md", "slime-events train --config sft.toml", ""),
     "rollouts alone": ("docs/exporting.md", "--debug-rollout-only", SMALL),
-    "ppo": ("docs/ppo.md", "slime-events train ... --advantage-estimator ppo", f"{SMALL} {LOADED}"),
-    "distilling": ("docs/distilling.md", "slime-events demo --run distilled --use-opd", LOADED),
+    "ppo": ("docs/algorithms.md", "slime-events train ... --advantage-estimator ppo", f"{SMALL} {LOADED}"),
+    "distilling": ("docs/algorithms.md", "slime-events demo --run distilled --use-opd", LOADED),
     "tinker": ("docs/tinker.md", "slime-events train --run mine --tinker", ""),
     "agents": ("docs/agents.md", "slime-events train --config settings.toml --agents --gateway --agent-command", ""),
-    "a rollout function": ("docs/own-rollout-functions.md", "# own_rollout.py", SMALL),
+    "a rollout function": ("docs/generate-functions.md", "# own_rollout.py", SMALL),
 }
 """Of each way to train: a page, what is in its command there, and flags that make it smaller still."""
 

@@ -1,4 +1,4 @@
-"""A real run whose rollouts have two turns and a tool: the function of docs/writing-a-generate-function.md."""
+"""A real run whose rollouts have two turns and a tool: the function of docs/generate-functions.md."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ EVENTS = Table(
 
 SPANS = Table(
     "spans",
-    "A row per span of the traces, rebuilt from the log with the ids of the live processes ([traces.md](traces.md)).",
+    "A row per span of the [traces](metrics.md#traces), rebuilt from the log with the ids of the live processes.",
     "log.span t",
     (
         *IN_LOG,
