@@ -33,6 +33,13 @@ class WeightSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     version: Annotated[int, doc("Weight version.")]
 
 
+def spans_text(spans: tuple[WeightSpan, ...]) -> str:
+    """Return the weight versions of a rollout: `v3`, or `v3[0:40] v4[40:52]` if several versions made the tokens."""
+    if len(spans) == 1:
+        return f"v{spans[0].version}"
+    return " ".join(f"v{span.version}[{span.start}:{span.end}]" for span in spans)
+
+
 class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """slime's numbers of a sample, in the order of requests."""
 

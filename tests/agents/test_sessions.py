@@ -18,7 +18,8 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested
 from schemas.sessions import Credit, SealReason, SessionOpened, SessionSealed
 from schemas.turns import RootReason, TurnRecorded
-from slime_events.app.cli.commands.show_sample import sample_facts, sample_text
+from slime_events.analysis.views.sample import view_sample
+from slime_events.app.cli.commands.show_sample import sample_text
 from slime_events.core.credit import CreditRule
 from slime_events.core.state.run import RunPhase
 from slime_events.core.state.sessions import Limits
@@ -89,11 +90,11 @@ async def test_what_is_shown_of_a_session(stage: Stage) -> None:
         await seal(client, session, reward=1.0)
     records = fold_run("sim", stage.simulation.log.records)
     sample, sessions = records.samples[session["sample"]], sessions_of(stage.simulation.log.records)
-    facts = sample_facts(records, sample, None, sessions=[one for one in sessions if one.sample == sample.sample])
-    assert [(one["turn"], one["extends"], one["root"]) for one in facts["turns"]] == [(0, None, "first"), (1, 0, None)]
-    (sealed,) = facts["sessions"]
-    assert (sealed["sealed"], sealed["leaves"], sealed["source"]) == ("reward", [1], "team")
-    assert f"session {session['session']} of team in chat" in sample_text(facts)
+    view = view_sample(records, sample, None, sessions=[s for s in sessions if s.sample == sample.sample])
+    assert [(turn.turn, turn.extends, turn.root) for turn in view.turns] == [(0, None, "first"), (1, 0, None)]
+    (sealed,) = view.sessions
+    assert (sealed.sealed, sealed.leaves, sealed.source) == ("reward", (1,), "team")
+    assert f"session {session['session']} of team in chat" in sample_text(view)
 
 
 async def test_a_stream_ends_once_its_turn_is_in_the_log(stage: Stage) -> None:

@@ -18,7 +18,7 @@ from slime_events.analysis.lineage.lineage import Kind, LineageQuery
 from slime_events.analysis.lineage.resolve import lineage
 from slime_events.analysis.query import tables_of
 from slime_events.analysis.rescore.collect import Collector, completed_of, prompt_of
-from slime_events.app.cli.commands.show_sample import sample_facts
+from slime_events.analysis.views.sample import view_sample
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.run_reader import OpenedRun
@@ -139,8 +139,8 @@ async def test_show_export_and_sql_have_the_sample_s_own(tmp_path: Path, functio
     run = await made(tmp_path, function)
     found, records = await read(run.log), await read_run(run.log)
     for sample, text in found.items():
-        facts = sample_facts(records, records.samples[sample], None)
-        assert (facts["prompt"], facts["prompt_is_own"]) == (text, text.startswith("which?"))
+        view = view_sample(records, records.samples[sample], None)
+        assert (view.prompt, view.prompt_is_own) == (text, text.startswith("which?"))
     rows = await exported(run.log, tmp_path)
     assert {row.sample: row.prompt for row in rows} == found
     for row in rows:
@@ -180,9 +180,9 @@ async def test_an_older_log_has_no_text_of_such_prompts_and_shows_no_other(tmp_p
     found, records = await read(log), await read_run(log)
     for name, text in found.items():
         sample, trajectory = records.samples[name], await read_trajectory(log, name, unpack)
-        unknown = sample_facts(records, sample, trajectory)["prompt"]
+        unknown = view_sample(records, sample, trajectory).prompt
         assert unknown == ("" if text.startswith("which?") else text)
-        assert sample_facts(records, sample, trajectory, None, letters)["prompt"] == text
+        assert view_sample(records, sample, trajectory, None, letters).prompt == text
     async with tables_of(opened(log)) as tables:
         answer = await tables.sql("SELECT sample FROM samples WHERE completed IS NOT NULL AND prompt IS NULL")
         assert {sample for (sample,) in answer.rows()} == {s for s, text in found.items() if text.startswith("which?")}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from schemas.arrays import unpack
-from slime_events.app.cli.commands.show_sample import sample_facts, sample_text
+from slime_events.analysis.views.sample import view_sample
+from slime_events.app.cli.commands.show_sample import sample_text
 from slime_events.core.trajectory import read_trajectory
 from slime_events.model.lookup import Lookup
 from tests.generate.scene import a_run
@@ -16,7 +17,7 @@ async def shown(folder: Path, function: str, name: str) -> str:
     await run.run()
     lookup = Lookup(run.log)
     sample = await lookup.sample(name)
-    return sample_text(sample_facts(lookup.run, sample, await read_trajectory(run.log, sample.sample, unpack)))
+    return sample_text(view_sample(lookup.run, sample, await read_trajectory(run.log, sample.sample, unpack)))
 
 
 async def test_turns_are_shown_with_what_was_called_and_answered(tmp_path: Path) -> None:

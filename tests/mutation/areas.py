@@ -106,7 +106,7 @@ AREAS = {
         ),
         Area(
             "query",
-            files=tuple(f"slime_events/analysis/{name}" for name in ("query", "query/tables", *_VIEWS)),
+            files=tuple(f"slime_events/analysis/{name}" for name in ("query", "query/tables", "views", *_VIEWS)),
             tests=("tests/query", *(f"tests/{name}" for name in _VIEWS), "tests/cli"),
         ),
     )

@@ -22,8 +22,9 @@ from schemas.groups import GroupAccepted, GroupRejected
 from schemas.runs import RunFailed
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.export.samples import Samples
+from slime_events.analysis.views.sample import view_sample
 from slime_events.app.cli.commands.show import _sample as sample_of_show
-from slime_events.app.cli.commands.show_sample import sample_facts, sample_text
+from slime_events.app.cli.commands.show_sample import sample_text
 from slime_events.core.batch_columns import entries_of, make_column
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.trajectory import read_trajectory
@@ -144,10 +145,10 @@ async def test_show_says_who_made_a_sample_and_that_it_was_removed(tmp_path: Pat
     (first, *_) = sim.events(BatchSealed)
     for name in first.samples:
         lookup = Lookup(sim.log)
-        facts = sample_facts(lookup.run, await lookup.sample(name), await read_trajectory(sim.log, name, unpack))
-        assert facts["removed"] is (name in first.removed)
-        assert {token["trained"] for token in facts["tokens"]} == {not facts["removed"]}
-        assert ("removed the sample" in sample_text(facts)) is facts["removed"]
+        view = view_sample(lookup.run, await lookup.sample(name), await read_trajectory(sim.log, name, unpack))
+        assert view.removed is (name in first.removed)
+        assert {token.trained for token in view.tokens} == {not view.removed}
+        assert ("removed the sample" in sample_text(view)) is view.removed
 
 
 async def test_rejected_groups_are_seen_by_the_step_that_they_are_missing_in(tmp_path: Path, seen: list[Any]) -> None:
@@ -250,8 +251,8 @@ async def test_show_has_the_masks_that_a_function_made(tmp_path: Path) -> None:
     sim = simulation(tmp_path, CONVERTING)
     await run(sim)
     (first, *_) = sim.events(BatchSealed)
-    facts = await sample_of_show(Lookup(sim.log), first.samples[0], unpack)
-    assert [token["trained"] for token in facts["tokens"]] == [False] + [True] * (len(facts["tokens"]) - 1)
+    view = await sample_of_show(Lookup(sim.log), first.samples[0], unpack)
+    assert [token.trained for token in view.tokens] == [False] + [True] * (len(view.tokens) - 1)
 
 
 async def test_a_changed_reward_of_another_batch_is_still_a_difference(tmp_path: Path) -> None:

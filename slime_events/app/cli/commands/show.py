@@ -9,8 +9,13 @@ from typing import Annotated, Any, NamedTuple
 from schemas.doc import doc
 from schemas.errors import InvalidValue
 from schemas.ids import requested_sample
-from slime_events.app.cli.commands.show_sample import TOKENS, group_facts, group_text, sample_facts, sample_text
-from slime_events.app.cli.commands.show_step import step_facts, step_text, version_facts, version_text
+from slime_events.analysis.views.group import view_group
+from slime_events.analysis.views.sample import SampleView, view_sample
+from slime_events.analysis.views.step import view_step
+from slime_events.analysis.views.version import view_version
+from slime_events.app.cli.commands.show_sample import TOKENS, group_text, sample_text
+from slime_events.app.cli.commands.show_step import step_text, version_text
+from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import json_text
 from slime_events.core.batch_columns import BatchMasks
 from slime_events.core.run.run_folder import RunFolder
@@ -57,19 +62,19 @@ async def view_of(
     """
     lookup = Lookup(log)
     if question.sample is not None:
-        facts = await _sample(lookup, question.sample, fetch)
-        return View(facts, sample_text(facts, question.tokens))
+        sample = await _sample(lookup, question.sample, fetch)
+        return View(plain(sample), sample_text(sample, question.tokens))
     if question.group is not None:
-        group = await lookup.group(question.group)
-        sessions = await read_sessions(LogPart(log), [requested_sample(member.sample) for member in group.members])
-        facts = group_facts(lookup.run, group, sessions)
-        return View(facts, group_text(facts))
+        record = await lookup.group(question.group)
+        sessions = await read_sessions(LogPart(log), [requested_sample(member.sample) for member in record.members])
+        group = view_group(lookup.run, record, sessions)
+        return View(plain(group), group_text(group))
     if question.step is not None:
-        facts = step_facts(lookup.run, await lookup.step(question.step))
-        return View(facts, step_text(facts))
+        step = view_step(lookup.run, await lookup.step(question.step))
+        return View(plain(step), step_text(step))
     if question.version is not None:
-        facts = version_facts(lookup.run, await lookup.version(question.version))
-        return View(facts, version_text(facts))
+        version = view_version(lookup.run, await lookup.version(question.version))
+        return View(plain(version), version_text(version))
     # Imported here: to import this code takes longer than a look-up.
     from slime_events.app.cli.commands.show_run import calls_of, look_run_up, read_whole_run, run_facts, run_text
     from slime_events.model.foreign import read_foreign
@@ -84,7 +89,7 @@ async def view_of(
     return View(facts, run_text(facts, folder))
 
 
-async def _sample(lookup: Lookup, name: str, fetch: Fetch) -> dict[str, Any]:
+async def _sample(lookup: Lookup, name: str, fetch: Fetch) -> SampleView:
     sample = await lookup.sample(name)
     trajectories = Trajectories(fetch)
     for recorded in lookup.events:
@@ -97,7 +102,7 @@ async def _sample(lookup: Lookup, name: str, fetch: Fetch) -> dict[str, Any]:
     if batch := lookup.run.steps.get(step) if step is not None else None:
         masks = BatchMasks(batch.sealed.event, fetch)
         trajectory.loss_mask = masks.of(sample.sample, trajectory.loss_mask, trajectory.length)
-    return sample_facts(
+    return view_sample(
         lookup.run,
         sample,
         trajectory,

@@ -5,10 +5,11 @@ from typing import Any
 
 from schemas.batches import BatchSealed
 from schemas.evals import rates_text
+from schemas.rollouts import spans_text
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
 from slime_events.app.cli.render.json_values import plain
-from slime_events.app.cli.render.text import clock, figures_text, one_line, restored_text, shorten, spans_text
+from slime_events.app.cli.render.text import clock, figures_text, one_line, restored_text, shorten
 from storage.log import Recorded
 
 TEXT_WIDTH = 60

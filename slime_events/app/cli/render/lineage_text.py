@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from schemas.ids import INBOX
 from schemas.prompts import as_text
+from schemas.rollouts import spans_text
 from slime_events.analysis.lineage.lineage import Advantage, Decision, Group, Kind, Lineage, Mask, Reward, Sample
 from slime_events.app.cli.render.session_text import session_paragraph, sessions_summary, sessions_table
 from slime_events.app.cli.render.text import (
@@ -15,7 +16,6 @@ from slime_events.app.cli.render.text import (
     moment,
     paragraphs,
     shorten,
-    spans_text,
     table,
     versions_range,
 )

@@ -5,15 +5,12 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from rich.cells import cell_len
 
 from schemas.text import terminal_text
-
-if TYPE_CHECKING:  # `doctor` must work without numpy
-    from schemas.rollouts import WeightSpan
 
 _BEYOND_ASCII_CONTROL = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters that JSON encoders leave unescaped."""
@@ -133,13 +130,6 @@ def restored_text(facts: Mapping[str, Any]) -> str:
     if (distance := facts["distance"]) is not None:
         text += f" (weights by up to {distance['max_abs']:.3g}, relative L2 {distance['relative_l2']:.3g})"
     return text
-
-
-def spans_text(spans: "tuple[WeightSpan, ...]") -> str:
-    """Return the weight versions of a rollout: `v3`, or `v3[0:40] v4[40:52]` if several versions made the tokens."""
-    if len(spans) == 1:
-        return f"v{spans[0].version}"
-    return " ".join(f"v{span.version}[{span.start}:{span.end}]" for span in spans)
 
 
 def figures_text(figures: dict[str, float]) -> str:
