@@ -48,6 +48,7 @@ IDENTIFIERS = frozenset(
 
 ON_THE_WIRE: dict[str, frozenset[str]] = {
     "slime_events/analysis/lineage/lineage.py": frozenset({"asked"}),
+    "slime_events/analysis/views/run.py": frozenset({"given"}),
     "schemas/turns.py": frozenset({"asked"}),
     "slime_events/core/state/apply.py": frozenset({"wanted"}),
     "slime_events/core/state/group.py": frozenset({"asked"}),

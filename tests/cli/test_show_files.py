@@ -5,7 +5,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slime_events.app.cli.commands.show_files import disk_facts, files_text, ranges_text
+from slime_events.analysis.views.disk import view_disk
+from slime_events.app.cli.commands.show_files import files_text, ranges_text
+from slime_events.app.cli.render.json_values import plain
 from slime_events.core.run.run_folder import RunFolder
 from storage.archive.writer import ArchiveWriter
 from tests.cli.small_run import small_run
@@ -25,11 +27,11 @@ async def test_versions_and_segments_are_named_with_their_bytes(tmp_path: Path) 
         if recorded.position == 20:
             writer.seal()
     writer.close()
-    facts = disk_facts(folder)
-    assert facts["weights"] == {"versions": [0, 4, 8, 9, 10], "bytes": 5000}
-    assert facts["checkpoints"]["versions"] == [8]
-    assert (facts["archive"]["last"], facts["archive"]["segments"]) == (57, 2)
-    text = files_text(folder, facts)
+    disk = view_disk(folder)
+    assert plain(disk.weights) == {"versions": [0, 4, 8, 9, 10], "bytes": 5000}
+    assert disk.checkpoints.versions == (8,)
+    assert (disk.archive.last, disk.archive.segments) == (57, 2)
+    text = files_text(folder, disk)
     assert "versions 0, 4, 8 to 10, 0.0 MB" in text
     assert "positions 1 to 57 in 2 segments" in text
 
@@ -37,10 +39,10 @@ async def test_versions_and_segments_are_named_with_their_bytes(tmp_path: Path) 
 async def test_an_archive_that_cannot_be_read_is_said_and_hides_nothing_else(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "small")
     folder.settings.write_text('[run]\narchive_url = "nowhere://bucket"\n')
-    facts = disk_facts(folder)
-    assert "nowhere" in facts["archive"]["error"]
-    assert "cannot be read" in files_text(folder, facts)
-    assert facts["weights"]["versions"] == []
+    disk = view_disk(folder)
+    assert "nowhere" in plain(disk.archive)["error"]
+    assert "cannot be read" in files_text(folder, disk)
+    assert disk.weights.versions == ()
 
 
 @given(st.sets(st.integers(0, 40)))

@@ -76,17 +76,19 @@ async def view_of(
         version = view_version(lookup.run, await lookup.version(question.version))
         return View(plain(version), version_text(version))
     # Imported here: to import this code takes longer than a look-up.
-    from slime_events.app.cli.commands.show_run import calls_of, look_run_up, read_whole_run, run_facts, run_text
+    from slime_events.app.cli.commands.show_run import calls_of, look_run_up, read_whole_run, run_text, run_view
     from slime_events.model.foreign import read_foreign
 
     run, progress, steps = await (read_whole_run(log) if every_step or folder is None else look_run_up(log, folder))
-    facts = run_facts(run, progress, steps, launched, await read_foreign(log, progress.state), await calls_of(log))
+    foreign, calls = await read_foreign(log, progress.state), await calls_of(log)
+    disk = None
     if folder is not None:
-        from slime_events.app.cli.commands.show_files import disk_facts
+        from slime_events.analysis.views.disk import view_disk
 
         extent = await log.extent() if isinstance(log, JetStreamLog) else None
-        facts["disk"] = await asyncio.to_thread(disk_facts, folder, extent)
-    return View(facts, run_text(facts, folder))
+        disk = await asyncio.to_thread(view_disk, folder, extent)
+    view = run_view(run, progress, steps, launched, foreign, calls, disk)
+    return View(plain(view), run_text(view, folder))
 
 
 async def _sample(lookup: Lookup, name: str, fetch: Fetch) -> SampleView:

@@ -2,16 +2,16 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
+
+from msgspec import UNSET
 
 from schemas.commands import CommandDone, CommandGiven
 from schemas.event import Event, type_of
-from schemas.groups import GroupRejected
-from schemas.runs import RunFailed, RunFinished
 from schemas.subjects import of_type
+from slime_events.analysis.views.disk import Disk
+from slime_events.analysis.views.run import EXAMPLES, Agents, Calls, RunView, SessionAge, view_run
 from slime_events.app.cli.commands.show_files import files_text
 from slime_events.app.cli.render.evals import evals_text
-from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import (
     block,
     duration,
@@ -29,14 +29,13 @@ from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.snapshot import Snapshots
 from slime_events.loop.prompts.refusals import ReasonCounts
 from slime_events.model import Run, fold_run, read_run
-from slime_events.model.foreign import NO_FOREIGN, Foreign, ForeignRecords
-from slime_events.model.progress import NANO, Progress, ProgressSnapshot, StepLine, plan_in_force
-from slime_events.model.rejections import Reason, reason_of
+from slime_events.model.foreign import NO_FOREIGN, ForeignRecords
+from slime_events.model.progress import Progress, ProgressSnapshot, StepLine
+from slime_events.model.session_figures import EndedSessions
 from storage.log import Readable, Recorded
 
 LAST_STEPS = 10
 LAST_RESTORED = 3
-EXAMPLES = 3
 REASON = 160
 
 
@@ -70,7 +69,7 @@ async def look_run_up(log: Readable, folder: RunFolder) -> tuple[Run, Progress, 
     return fold_run(log.run, ordered), progress, progress.figures.steps
 
 
-async def calls_of(log: Readable) -> dict[str, Any] | None:
+async def calls_of(log: Readable) -> Calls | None:
     """Return the number of calls, of calls carried out, and the models of a run that a client drives, else None."""
 
     async def named(kind: type[Event]) -> list[str]:
@@ -80,206 +79,145 @@ async def calls_of(log: Readable) -> dict[str, Any] | None:
     if not commands:
         return None
     models = dict.fromkeys(name.rpartition("-")[0] for name in sorted(commands))
-    return {"given": len(commands), "done": len(await named(CommandDone)), "models": list(models)}
+    return Calls(given=len(commands), done=len(await named(CommandDone)), models=tuple(models))
 
 
-def run_facts(
+def run_view(
     run: Run,
     progress: Progress,
     steps: Sequence[StepLine],
     launched: bool | None = None,
     foreign: ForeignRecords = NO_FOREIGN,
-    calls: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Return a run's status, rewards, rejections and workers.
+    calls: Calls | None = None,
+    disk: Disk | None = None,
+) -> RunView:
+    """Return the view of a run now.
 
     launched: whether a launcher is running; None if unknown. foreign: records on the stream that are not events.
     calls: result of `calls_of`.
     """
-    plan = plan_in_force(entry.event for entry in run.lifetime)
-    state, end = progress.state, run.lifetime[-1].event if run.lifetime else None
-    return {
-        "run": run.run,
-        "phase": status_of(end, launched).value,
-        "ended": plain(end) if isinstance(end, RunFinished | RunFailed) else None,
-        "branched": plain(branched) if (branched := run.branched) else None,
-        "started_at": run.first_at,
-        "seconds": progress.figures.time.on * NANO,
-        "lives": progress.figures.time.lives,
-        "events": state.events,
-        "steps": [plain(line) for line in steps],
-        "rewards": progress.figures.rewards,
-        "steps_wanted": plan.steps if plan else None,
-        "staleness": {
-            "most": progress.figures.staleness,
-            "bound": None if plan is None or state.follows else plan.staleness_bound,  # a learner requests no rollouts
-        },
-        "trainer_idle": progress.trainer_idle,
-        "version": state.version,
-        "weights_digest": state.weights_digest,
-        "evals": [plain(entry.event) for entry in run.evals],
-        "counts": plain(state.counts),
-        "rejections": _rejections(run),
-        "bad_prompts": [plain(entry.event) for entry in run.bad_prompts],
-        "engines": dict(state.activated),
-        "restored": [plain(entry.event) for version in run.versions.values() for entry in version.restored],
-        "workers": [plain(entry.event) for entry in run.workers.values()],
-        "lost": [plain(entry.event) for entry in run.lost],
-        "open_groups": state.open_groups,
-        "in_flight": progress.in_flight,
-        "foreign": plain(foreign),
-        "calls": calls,
-        "agents": _agents(progress, time.time_ns() if end is None or launched else run.last_at),
-    }
+    end = run.lifetime[-1].event if run.lifetime else None
+    now = time.time_ns() if end is None or launched else run.last_at
+    return view_run(run, progress, steps, status_of(end, launched).value, now, foreign, calls, disk)
 
 
-def _agents(progress: Progress, now: int) -> dict[str, Any]:
-    """Return the open sessions, the oldest first, with the ages of their open turns; and how the other sessions ended.
-
-    now: UTC nanoseconds.
-    """
-    return {
-        "ended": plain(progress.figures.ended),
-        "sessions": [
-            {
-                "session": session.session,
-                "age_s": max(0, now - session.opened_at) * NANO,
-                "turns": [{"turn": turn, "age_s": max(0, now - at) * NANO} for turn, at in session.turns.items()],
-            }
-            for session in sorted(progress.figures.sessions.values(), key=lambda session: session.opened_at)
-        ],
-    }
+def run_text(view: RunView, folder: RunFolder | None = None) -> str:
+    """Return a run as text for a terminal."""
+    evals = evals_text(view.evals, versions=True)
+    files = files_text(folder, view.disk) if folder and view.disk is not UNSET else ""
+    return paragraphs(_head(view), _steps(view), evals, _refused(view), _engines(view), _foreign(view.foreign), files)
 
 
-def _rejections(run: Run) -> list[dict[str, Any]]:
-    """Return rejected groups by cause and reason, the most frequent first, with a few of their ids."""
-    groups: dict[Reason, list[str]] = {}
-    for group in run.groups.values():
-        if group.verdict and isinstance(group.verdict.event, GroupRejected):
-            groups.setdefault(reason_of(group.verdict.event), []).append(group.group)
-    return [
-        {"cause": reason.cause.value, "reason": reason.text, "groups": len(ids), "examples": ids[:EXAMPLES]}
-        for reason, ids in sorted(groups.items(), key=lambda item: -len(item[1]))
-    ]
-
-
-def run_text(facts: dict[str, Any], folder: RunFolder | None = None) -> str:
-    """Return `run_facts` as text for a terminal."""
-    evals = evals_text(facts["evals"], versions=True)
-    files = files_text(folder, facts["disk"]) if folder else ""
-    return paragraphs(_head(facts), _steps(facts), evals, _refused(facts), _engines(facts), _foreign(facts), files)
-
-
-def _head(facts: dict[str, Any]) -> str:
-    rewards, counts, ended, idle = facts["rewards"], facts["counts"], facts["ended"] or {}, facts["trainer_idle"]
-    status, first, resumed = RunStatus(facts["phase"]), 0, facts["lives"] - 1
-    why = f" ({ended['reason']})" if status is RunStatus.FAILED else ""
+def _head(view: RunView) -> str:
+    rewards, counts, idle = view.rewards, view.counts, view.trainer_idle
+    status, first, resumed = RunStatus(view.phase), 0, view.lives - 1
+    why = f" ({view.ended.reason})" if status is RunStatus.FAILED and view.ended else ""
     ran, again = ("ran for ", f", resumed {resumed} time{'s' if resumed > 1 else ''}") if resumed > 0 else ("", "")
     branched = None
-    if parent := facts["branched"]:
-        first = parent["version"]
-        learns = ", trained on its rollouts" if parent.get("follows") else ""
-        branched = f"from version {first} of {parent['run']} ({parent['where']}){learns}"
-    target = f" of {facts['steps_wanted']}" if facts["steps_wanted"] else ""
+    if parent := view.branched:
+        first = parent.version
+        learns = ", trained on its rollouts" if parent.follows else ""
+        branched = f"from version {first} of {parent.run} ({parent.where}){learns}"
+    target = f" of {view.steps_wanted}" if view.steps_wanted else ""
     own = f", {len(rewards)} of its own" if first else ""
-    most, bound = facts["staleness"]["most"], facts["staleness"]["bound"]
+    most, bound = view.staleness.most, view.staleness.bound
     bounded = "" if bound is None else f", limit {bound}"
-    decided = counts["groups_accepted"] + counts["groups_rejected"]
-    suspended = f", {counts['suspensions']} suspended at step boundaries" if counts["suspensions"] else ""
+    decided = counts.groups_accepted + counts.groups_rejected
+    suspended = f", {counts.suspensions} suspended at step boundaries" if counts.suspensions else ""
     return fields([
-        ("run", facts["run"]),
-        ("phase", f"{status}{why}: {MEANINGS[status].format(run=facts['run'])}"),
-        ("started", f"{moment(facts['started_at'])}, {ran}{duration(facts['seconds'])}{again}, "
-                    f"{facts['events']:,} events"),
+        ("run", view.run),
+        ("phase", f"{status}{why}: {MEANINGS[status].format(run=view.run)}"),
+        ("started", f"{moment(view.started_at)}, {ran}{duration(view.seconds)}{again}, "
+                    f"{view.events:,} events"),
         ("branched", branched),
-        ("steps", f"{first + len(rewards)}{target}{own}, weight version {facts['version']} "
-                  f"{facts['weights_digest'][:12]}"),
+        ("steps", f"{first + len(rewards)}{target}{own}, weight version {view.version} "
+                  f"{view.weights_digest[:12]}"),
         ("trainer", None if idle is None else f"idle {idle:.1%} of the time from its first commit to its last"),
-        *(("restored", f"at v{event['version']}: {restored_text(event)}")
-          for event in facts["restored"][-LAST_RESTORED:]),
+        *(("restored", f"at v{event.version}: {restored_text(event)}")
+          for event in view.restored[-LAST_RESTORED:]),
         ("staleness", None if most is None else f"up to {most} versions behind{bounded}"),
-        *(_client_fields(facts) if facts["calls"] else [
+        *(_client_fields(view, view.calls) if view.calls else [
             ("reward", f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}" if rewards else None),
-            ("prompts", f"{counts['prompts_submitted']} submitted, {counts['prompts_rejected']} refused"),
-            ("groups", f"{counts['groups_accepted']} of {decided} accepted, {counts['groups_trained']} trained on, "
-                       f"{facts['open_groups']} open"),
-            ("samples", f"{counts['samples_completed']} completed for training; evaluations included, "
-                        f"{counts['samples_failed']} failed, {counts['rewards_failed']} ungraded, "
-                        f"{facts['in_flight']} in flight" + suspended),
+            ("prompts", f"{counts.prompts_submitted} submitted, {counts.prompts_rejected} refused"),
+            ("groups", f"{counts.groups_accepted} of {decided} accepted, {counts.groups_trained} trained on, "
+                       f"{view.open_groups} open"),
+            ("samples", f"{counts.samples_completed} completed for training; evaluations included, "
+                        f"{counts.samples_failed} failed, {counts.rewards_failed} ungraded, "
+                        f"{view.in_flight} in flight" + suspended),
         ]),
-        ("tokens", f"{counts['response_tokens']:,} generated"),
-        ("agents", "\n".join(_agents_text(facts["agents"])) or None),
+        ("tokens", f"{counts.response_tokens:,} generated"),
+        ("agents", "\n".join(_agents_text(view.agents)) or None),
     ])  # fmt: skip
 
 
-def _client_fields(facts: dict[str, Any]) -> list[tuple[str, str | None]]:
+def _client_fields(view: RunView, calls: Calls) -> list[tuple[str, str | None]]:
     """Return the fields of a run that a client drives. Only the client knows its rewards."""
-    calls, models = facts["calls"], facts["calls"]["models"]
-    losses = [line["metrics"]["loss"] for line in facts["steps"] if "loss" in line["metrics"]]
+    models = calls.models
+    losses = [line.metrics["loss"] for line in view.steps if "loss" in line.metrics]
     named = models[0] if len(models) == 1 else f"{len(models)} models, the last of them {models[-1]}"
     return [
-        ("client", f"{calls['given']:,} calls, {calls['done']:,} carried out, of {named}"),
+        ("client", f"{calls.given:,} calls, {calls.done:,} carried out, of {named}"),
         ("loss", f"{sparkline(losses)}  {losses[0]:.3f} -> {losses[-1]:.3f}" if losses else None),
     ]
 
 
-def _agents_text(agents: dict[str, Any]) -> list[str]:
+def _agents_text(agents: Agents) -> list[str]:
     """Return a line about the open sessions, then lines about the others."""
-    opened = _open_text(agents["sessions"])
-    return [*([opened] if opened else []), *_ended_text(agents["ended"])]
+    opened = _open_text(agents.sessions)
+    return [*([opened] if opened else []), *_ended_text(agents.ended)]
 
 
-def _ended_text(ended: dict[str, Any]) -> list[str]:
+def _ended_text(ended: EndedSessions) -> list[str]:
     """Return `412 sessions sealed by reward 400, exit 12`, `12 of them failed`, and the newest failures."""
-    sealed = sorted(ended["sealed"].items(), key=lambda item: -item[1])
-    count, lines = sum(ended["sealed"].values()), list[str]()
+    sealed = sorted(ended.sealed.items(), key=lambda item: -item[1])
+    count, lines = sum(ended.sealed.values()), list[str]()
     if count:
         how = ", ".join(f"{reason} {number:,}" for reason, number in sealed)
         lines.append(f"{count:,} session{'' if count == 1 else 's'} sealed by {how}")
-    if ended["failed"]:
-        lines.append(f"{ended['failed']:,} of them failed, the last")
-        lines += [f"  {failure['session']}: {shorten(failure['reason'], REASON)}" for failure in ended["failures"]]
+    if ended.failed:
+        lines.append(f"{ended.failed:,} of them failed, the last")
+        lines += [f"  {failure.session}: {shorten(failure.reason, REASON)}" for failure in ended.failures]
     return lines
 
 
-def _open_text(sessions: Sequence[dict[str, Any]]) -> str | None:
+def _open_text(sessions: Sequence[SessionAge]) -> str | None:
     """Return `3 sessions open, the oldest for 12.1 s; under way: turn 2 of train-0-000007-s3.0 for 4.0 s`."""
     if not sessions:
         return None
-    turns = [(turn["age_s"], turn["turn"], session["session"]) for session in sessions for turn in session["turns"]]
+    turns = [(turn.age_s, turn.turn, session.session) for session in sessions for turn in session.turns]
     shown = [f"turn {turn} of {name} for {duration(age)}" for age, turn, name in sorted(turns, reverse=True)]
     more = [f"and {len(shown) - EXAMPLES} more"] if len(shown) > EXAMPLES else []
     many = "" if len(sessions) == 1 else "s"
-    text = f"{len(sessions)} session{many} open, the oldest for {duration(sessions[0]['age_s'])}"
+    text = f"{len(sessions)} session{many} open, the oldest for {duration(sessions[0].age_s)}"
     return text + (f"; under way: {', '.join([*shown[:EXAMPLES], *more])}" if shown else "; no turn is under way")
 
 
-def _steps(facts: dict[str, Any]) -> str:
-    if facts["calls"]:
+def _steps(view: RunView) -> str:
+    if view.calls:
         names = ("loss", "grad_norm", "lr", "skipped")
         rows = [
-            (line["step"], line["version"], *map(line["metrics"].get, names), f"{line['seconds']:.2f}",
-             f"{line['idle']:.0%}")
-            for line in facts["steps"][-LAST_STEPS:]
+            (line.step, line.version, *map(line.metrics.get, names), f"{line.seconds:.2f}",
+             f"{line.idle:.0%}")
+            for line in view.steps[-LAST_STEPS:]
         ]  # fmt: skip
         return table(("step", "version", "loss", "grad norm", "lr", "skipped", "seconds", "idle"), rows) if rows else ""
     rows = [
-        (line["step"], line["version"], f"{line['reward']:.3f}", f"{line['accepted_share']:.0%}",
-         f"{line['mean_length']:.1f}", f"{line['tokens_per_s']:.0f}", line["staleness"], f"{line['seconds']:.2f}",
-         f"{line['idle']:.0%}", line["metrics"].get("loss"))
-        for line in facts["steps"][-LAST_STEPS:]
+        (line.step, line.version, f"{line.reward:.3f}", f"{line.accepted_share:.0%}",
+         f"{line.mean_length:.1f}", f"{line.tokens_per_s:.0f}", line.staleness, f"{line.seconds:.2f}",
+         f"{line.idle:.0%}", line.metrics.get("loss"))
+        for line in view.steps[-LAST_STEPS:]
     ]  # fmt: skip
     head = ("step", "version", "reward", "accepted", "length", "tok/s", "staleness", "seconds", "idle", "loss")
     return table(head, rows) if rows else ""
 
 
-def _refused(facts: dict[str, Any]) -> str:
-    rejected = [(r["groups"], r["cause"], r["reason"], " ".join(r["examples"])) for r in facts["rejections"]]
-    bad = [f"{b['source']['path']}:{b['source']['line']} {b['reason']}" for b in facts["bad_prompts"]]
+def _refused(view: RunView) -> str:
+    rejected = [(r.groups, r.cause, r.reason, " ".join(r.examples)) for r in view.rejections]
+    bad = [f"{b.source.path}:{b.source.line} {b.reason}" for b in view.bad_prompts]
     shown = bad
     if len(bad) > EXAMPLES:
-        every = f"and {len(bad) - EXAMPLES} more: slime-events tail {facts['run']} --type prompt.rejected --no-follow"
-        reasons = ReasonCounts(b["reason"].partition(": ")[2] for b in facts["bad_prompts"])
+        every = f"and {len(bad) - EXAMPLES} more: slime-events tail {view.run} --type prompt.rejected --no-follow"
+        reasons = ReasonCounts(b.reason.partition(": ")[2] for b in view.bad_prompts)
         shown = [*bad[:EXAMPLES], every, f"in all {reasons}"]
     return paragraphs(
         table(("rejected", "cause", "reason", "for example"), rejected) if rejected else "",
@@ -287,19 +225,19 @@ def _refused(facts: dict[str, Any]) -> str:
     )
 
 
-def _engines(facts: dict[str, Any]) -> str:
+def _engines(view: RunView) -> str:
     rows = [
-        (w["worker"], w["role"], w["pid"], facts["engines"].get(w["worker"]),
-         " ".join(f"{part} {seconds:.1f} s" for part, seconds in w["seconds"].items()))
-        for w in facts["workers"]
+        (w.worker, w.role, w.pid, view.engines.get(w.worker),
+         " ".join(f"{part} {seconds:.1f} s" for part, seconds in w.seconds.items()))
+        for w in view.workers
     ]  # fmt: skip
-    lost = [f"lost {w['worker']}: {w['reason']}" for w in facts["lost"]]
+    lost = [f"lost {w.worker}: {w.reason}" for w in view.lost]
     return "\n".join([table(("worker", "role", "pid", "version", "start"), rows), *lost]) if rows else ""
 
 
-def _foreign(facts: dict[str, Any]) -> str:
+def _foreign(foreign: ForeignRecords) -> str:
     """Return the number of records on the run's stream that are not events, and the newest of them by name."""
-    last, count = [str(Foreign(**record)) for record in facts["foreign"]["last"]], facts["foreign"]["count"]
+    last, count = [str(record) for record in foreign.last], foreign.count
     more = [f"and {count - len(last):,} before them (audit names all)"] if count > len(last) else []
     records = "1 foreign record" if count == 1 else f"{count:,} foreign records"
     named = block("\n".join([*last, *more]), "  ")

@@ -4,7 +4,6 @@ from schemas.prompts import as_text
 from slime_events.analysis.views.step import StepView
 from slime_events.analysis.views.version import VersionView
 from slime_events.app.cli.render.evals import evals_text
-from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import clock, fields, paragraphs, restored_text, shorten, table
 
 LABEL_WIDTH = 24
@@ -64,11 +63,11 @@ def version_text(view: VersionView) -> str:
         ("folder", published and published.url),
         ("digest", published and published.digest),
         ("checkpoint", checkpoint and checkpoint.url),
-        *(("restored", f"by {event.trainer}: {restored_text(plain(event))}") for event in view.restored),
+        *(("restored", f"by {event.trainer}: {restored_text(event)}") for event in view.restored),
     ])  # fmt: skip
     loads = [(a.engine, f"{a.seconds:.3f}", f"{a.lag:.3f}", a.resumed) for a in view.activations]
     return paragraphs(
         head,
         table(("engine", "update s", "after publication s", "continued rollouts"), loads) if loads else "",
-        evals_text(plain(view.evals)),
+        evals_text(view.evals),
     )

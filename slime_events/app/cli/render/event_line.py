@@ -8,7 +8,6 @@ from schemas.evals import rates_text
 from schemas.rollouts import spans_text
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
-from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import clock, figures_text, one_line, restored_text, shorten
 from storage.log import Recorded
 
@@ -99,7 +98,7 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
     "batch.sealed": _sealed,
     "step.claimed": lambda e: f"by {e.trainer}",
     "step.committed": _committed,
-    "trainer.restored": lambda e: f"{e.trainer}: {restored_text(plain(e))}",
+    "trainer.restored": lambda e: f"{e.trainer}: {restored_text(e)}",
     "weights.published": lambda e: f"{e.kind} {e.bytes / 1e6:.1f} MB digest {e.digest[:12]} {e.url}",
     "weights.activated": lambda e: f"on {e.engine} in {e.seconds:.2f} s, {e.lag:.2f} s after publication",
     "eval.completed": lambda e: (

@@ -4,13 +4,16 @@ import datetime
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from rich.cells import cell_len
 
 from schemas.text import terminal_text
+
+if TYPE_CHECKING:  # `doctor` must work without numpy
+    from schemas.trainers import TrainerRestored
 
 _BEYOND_ASCII_CONTROL = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters that JSON encoders leave unescaped."""
@@ -121,14 +124,14 @@ def versions_range(oldest: int, newest: int) -> str:
     return f"v{oldest}" if oldest == newest else f"v{oldest} to v{newest}"
 
 
-def restored_text(facts: Mapping[str, Any]) -> str:
-    """Return how a replacement trainer restored its state. facts: a `trainer.restored` event as plain values."""
-    text = f"weights {facts['weights']}, optimizer {facts['optimizer']}, {facts['retrained']} steps since "
-    text += f"v{facts['checkpoint']} trained again"
-    text += f", {facts['skipped']} skipped" if facts.get("skipped") else ""
-    text += f", {facts['differing']} with a different result" if facts["differing"] else ""
-    if (distance := facts["distance"]) is not None:
-        text += f" (weights by up to {distance['max_abs']:.3g}, relative L2 {distance['relative_l2']:.3g})"
+def restored_text(event: "TrainerRestored") -> str:
+    """Return how a replacement trainer restored its state."""
+    text = f"weights {event.weights}, optimizer {event.optimizer}, {event.retrained} steps since "
+    text += f"v{event.checkpoint} trained again"
+    text += f", {event.skipped} skipped" if event.skipped else ""
+    text += f", {event.differing} with a different result" if event.differing else ""
+    if (distance := event.distance) is not None:
+        text += f" (weights by up to {distance.max_abs:.3g}, relative L2 {distance.relative_l2:.3g})"
     return text
 
 
