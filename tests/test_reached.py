@@ -17,12 +17,12 @@ from pathlib import Path
 
 from slime_events.app.cli.arguments import COMMANDS, module_of
 from slime_events.core.config.installed import parsed
-from slime_events.plugins.slime_modules import SLIME_MODULES
+from slime_events.plugins.slime.modules import ANSWERED_BY, SLIME_MODULES, SLIME_PATHS
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "storage", "slime_events", "actors", "serve_apps")
-SLIME_MODULES_HERE = "slime_events.plugins.slime_modules"
-"""Puts the targets of its table together from parts."""
+SLIME_MODULES_HERE = "slime_events.plugins.slime.modules"
+"""Its table has several names in one text."""
 STARTS = ("slime_events", "slime_events.app.cli.main")
 SHIMS = "serve_apps.engine.cpu_shims."
 """Packages that an engine's process finds on its path in place of others."""
@@ -133,6 +133,19 @@ def test_every_module_is_reached_from_a_command() -> None:
     assert unreached - AWAITED == FOR_TESTS.keys(), "delete them, or say what they await"
     assert {name for name, module in known.items() if module.awaits} == AWAITED
     assert unreached >= AWAITED, "wired in: they await nothing any more"
+
+
+def test_files_that_only_the_names_of_slime_need_are_in_folders_of_that_name() -> None:
+    def in_wing(name: str) -> bool:
+        return ".slime." in name
+
+    answering = {home for answers in ANSWERED_BY.values() for home in answers}
+    used = {imported for name, one in modules().items() if not in_wing(name) for imported in one.imports}
+    by_path = {target.partition(":")[0] for target in SLIME_PATHS.values()}
+    assert {home for home in answering - used - by_path if not in_wing(home)} == set()
+    helping = {imported for home in answering for imported in modules()[home].imports}
+    kept = {name for name, one in modules().items() if in_wing(name) and one.tree.body}
+    assert kept - answering - helping - {SLIME_MODULES_HERE} == set()
 
 
 def definitions(module: Module) -> Iterator[tuple[Definition, ast.ClassDef | None]]:

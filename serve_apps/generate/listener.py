@@ -1,7 +1,7 @@
 """`Listener`: SGLang's HTTP interface to one rollout's engine, for generate functions with their own HTTP client.
 
 Each call of a function has its own port on loopback, so that a request belongs to its sample without a header. It is
-answered as `slime_compat.post` answers it: by the same turns.
+answered as `slime/requests.py: post` answers it: by the same turns.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from schemas.errors import PlugPointError, reason_of
 from schemas.text import raised_text
 from serve_apps.generate.function import UserLoop
 from serve_apps.generate.session import Session
-from serve_apps.generate.slime_compat import UnknownPath, answer
+from serve_apps.generate.slime.requests import UnknownPath, answer
 from serve_apps.rollout import Suspended
 from slime_events.plugins.args_view import ROUTER
 from storage.cancellation import end_all

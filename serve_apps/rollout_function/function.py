@@ -15,7 +15,7 @@ from serve_apps.rollout_function.data_source import DrawnGroups
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import check_call, digest_of, load_function, name_of, place_of
 from slime_events.plugins.rollout_types import call_rollout_fn
-from slime_events.plugins.slime_utils import run
+from slime_events.plugins.slime.helpers import run
 
 T = TypeVar("T")
 ROLLOUT, EVALUATION = "--rollout-function-path", "--eval-function-path"

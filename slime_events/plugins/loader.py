@@ -10,7 +10,7 @@ The folder of the user's code (the working directory, or the file's folder) goes
 and installed ones come first, so a user's module never silently replaces one of ours. If a module has the name of one
 of our packages, `NameTaken` names the file to rename.
 
-Plug-ins written for slime work unchanged: see `slime_events/plugins/slime_compat.py`.
+Plug-ins written for slime work unchanged: see `slime_events/plugins/slime/aliases.py`.
 """
 
 import difflib
@@ -31,8 +31,8 @@ from typing import Any
 from schemas.errors import NameTaken, PlugPointError, PlugPointMissing
 from schemas.text import raised_text
 from schemas.trust import check_trusted
-from slime_events.plugins.slime_compat import install_slime_aliases
-from slime_events.plugins.slime_modules import NOT_HERE, SLIME_MODULES, SLIME_PATHS
+from slime_events.plugins.slime.aliases import install_slime_aliases
+from slime_events.plugins.slime.modules import NOT_HERE, SLIME_MODULES, SLIME_PATHS
 
 OUR_PACKAGES = ("schemas", "storage", "slime_events", "actors", "serve_apps")
 USER_FOLDER = "SLIME_EVENTS_USER_FOLDER"

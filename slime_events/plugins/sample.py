@@ -220,7 +220,7 @@ class Sample:
     non_generation_time: float = 0.0
     spec_info: SpecInfo = field(default_factory=SpecInfo)
     prefix_cache_info: PrefixCacheInfo = field(default_factory=PrefixCacheInfo)
-    trace: Annotated[dict[str, Any] | None, doc("Spans noted by `slime_events.plugins.traces`.")] = None
+    trace: Annotated[dict[str, Any] | None, doc("Spans noted by `slime_events.plugins.slime.traces`.")] = None
 
     Status, SpecInfo, PrefixCacheInfo = Status, SpecInfo, PrefixCacheInfo
 

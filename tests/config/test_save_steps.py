@@ -14,7 +14,7 @@ from slime_events.core.config.derivations import derive
 from slime_events.core.config.save_steps import SaveSteps
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.plugins.slime_utils import should_run_periodic_action
+from slime_events.plugins.slime.helpers import should_run_periodic_action
 
 few = st.integers(1, 12)
 

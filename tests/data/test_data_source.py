@@ -14,7 +14,7 @@ from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason
 from slime_events.core.config.data import DataSettings
 from slime_events.loop.conductor.user_data_source import UserDataSource, source_length
-from slime_events.loop.prompts.data_source import DataSource, RolloutDataSource, RolloutDataSourceWithBuffer
+from slime_events.loop.prompts.slime.data_source import DataSource, RolloutDataSource, RolloutDataSourceWithBuffer
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.sample import Sample, Status
@@ -32,7 +32,7 @@ class Odd(RolloutDataSource):
 
 
 def test_a_class_over_slimes_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slime_events.loop.prompts.data_source.load_tokenizer", lambda folder: Letters())
+    monkeypatch.setattr("slime_events.loop.prompts.slime.data_source.load_tokenizer", lambda folder: Letters())
     (tmp_path / "rows.jsonl").write_text("".join(f'{{"input": "n {n}", "label": {n}}}\n' for n in range(5)))
     (tmp_path / "mine.py").write_text(MINE)
     data = DataSettings(prompt_data=str(tmp_path / "rows.jsonl"), label_key="label", apply_chat_template=True)

@@ -14,12 +14,12 @@ from schemas.errors import PlugPointError
 from slime_events.core.config.data import DataSettings
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompt
 from slime_events.loop.prompts.buffer_filter import BufferFilter, pop_first
-from slime_events.loop.prompts.data_source import (
+from slime_events.loop.prompts.slime.data_source import (
     DataSource,
     RolloutDataSource,
     RolloutDataSourceWithBuffer,
 )
-from slime_events.loop.prompts.dataset import Dataset
+from slime_events.loop.prompts.slime.dataset import Dataset
 from slime_events.loop.prompts.source import PromptSource
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.sample import Sample

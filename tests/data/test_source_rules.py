@@ -21,10 +21,10 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.prompts import prompt_files
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompt, archived_rollouts, read_archive, read_rows
 from slime_events.loop.prompts.data_file import DataFile
-from slime_events.loop.prompts.dataset import Dataset
 from slime_events.loop.prompts.draw_stats import DrawStats, Pool, PromptStats, uniform
 from slime_events.loop.prompts.prompt import BadRow, PromptRow
 from slime_events.loop.prompts.prompt_files import changed_files, check_prompt_files, digest_of, paths_of
+from slime_events.loop.prompts.slime.dataset import Dataset
 from slime_events.loop.prompts.source import PromptSource, check_first_rows, epoch_order, first_rows
 from slime_events.loop.prompts.weight_ancestry import WeightAncestry
 from tests.data.templated import Templated

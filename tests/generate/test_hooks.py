@@ -16,7 +16,7 @@ from schemas.rollouts import RolloutCompleted, RolloutFailed
 from schemas.turns import TurnRecorded
 from serve_apps.generate.function import DEFAULT, GenerateSetup, generate_setup
 from serve_apps.generate.hooks import SampleHook
-from serve_apps.generate.slime_compat import ROUTER
+from serve_apps.generate.slime.requests import ROUTER
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
@@ -25,7 +25,7 @@ from slime_events.loop.conductor.user_data_source import UserDataSource
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import digest_of, load_function, name_of
 from slime_events.plugins.sample import Sample
-from slime_events.plugins.slime_compat import install_slime_aliases
+from slime_events.plugins.slime.aliases import install_slime_aliases
 from tests.generate.scene import ARGS, a_run, check_log, events
 from tests.simulation.crash import Crash, Fate, Half
 from tests.simulation.parts import Letters

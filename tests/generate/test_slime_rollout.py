@@ -14,12 +14,13 @@ import pytest
 
 from schemas.errors import PlugPointError
 from schemas.rollouts import Sampling, StopReason
-from serve_apps.generate import slime_compat
 from serve_apps.generate.session import CURRENT, Session, Turn
-from serve_apps.generate.slime_compat import UnknownPath, answer, get, get_model_url, post, post_json
-from serve_apps.generate.slime_rollout import abort, generate, generate_and_rm, generate_and_rm_group
+from serve_apps.generate.slime import requests
+from serve_apps.generate.slime.requests import UnknownPath, answer, get, get_json, get_model_url, post, post_json
+from serve_apps.generate.slime.rollout import abort, generate, generate_and_rm, generate_and_rm_group
+from slime_events.plugins.loader import name_of
 from slime_events.plugins.sample import Sample, Status
-from slime_events.plugins.slime_compat import install_slime_aliases
+from slime_events.plugins.slime.aliases import install_slime_aliases
 
 install_slime_aliases()
 
@@ -273,8 +274,8 @@ async def test_a_call_is_made_again_so_often(
     async def wait(seconds: float) -> None:
         waited.append(seconds)
 
-    monkeypatch.setattr(slime_compat, "_post_json", call)
-    monkeypatch.setattr(slime_compat.asyncio, "sleep", wait)
+    monkeypatch.setattr(requests, "_post_json", call)
+    monkeypatch.setattr(requests.asyncio, "sleep", wait)
     if answers:
         assert await post_json("http://h", {"a": 1}, retries) == "said"
     else:
@@ -284,6 +285,11 @@ async def test_a_call_is_made_again_so_often(
     assert len(waited) == (fails if answers else max(0, retries - 1))
 
 
+def test_requests_have_the_names_that_logs_have() -> None:
+    assert name_of(post_json) == "serve_apps.generate.slime_compat:post_json"
+    assert name_of(get_json) == "serve_apps.generate.slime_compat:get_json"
+
+
 async def test_outside_of_a_run_both_are_plain_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     async def posted(url: str, payload: Any, retries: int, headers: Any) -> Any:
         return "posted", url, payload, retries, headers
@@ -291,8 +297,8 @@ async def test_outside_of_a_run_both_are_plain_requests(monkeypatch: pytest.Monk
     async def got(url: str) -> Any:
         return "got", url
 
-    monkeypatch.setattr(slime_compat, "post_json", posted)
-    monkeypatch.setattr(slime_compat, "get_json", got)
+    monkeypatch.setattr(requests, "post_json", posted)
+    monkeypatch.setattr(requests, "get_json", got)
     assert await post("http://h:1/x", None, 3, {"a": "b"}) == ("posted", "http://h:1/x", {}, 3, {"a": "b"})
     assert await get("http://h:1/x") == ("got", "http://h:1/x")
     for url in ("http://127.0.0.1:0/generate", "http://127.0.0.1:0/health"):

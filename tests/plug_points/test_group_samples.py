@@ -25,7 +25,7 @@ from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.sample_view import group_samples
-from slime_events.plugins.slime_compat import _current_name
+from slime_events.plugins.slime.aliases import _current_name
 from slime_events.plugins.texts import Texts
 from slime_events.plugins.trainer_points import LOSS, POST_PROCESS, points_in_use, rank_args
 from storage.memory_log import MemoryLog

@@ -14,17 +14,17 @@ import pytest
 from schemas.errors import PlugPointError
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.plugins import slime_hosts
-from slime_events.plugins.eval_datasets import ensure_dataset_list
 from slime_events.plugins.sample import Sample
-from slime_events.plugins.slime_hosts import exec_command, find_available_port, get_free_port, get_host_info, wrap_ipv6
-from slime_events.plugins.slime_utils import (
+from slime_events.plugins.slime import hosts
+from slime_events.plugins.slime.eval_datasets import ensure_dataset_list
+from slime_events.plugins.slime.helpers import (
     build_processor_kwargs,
     encode_image_for_rollout_engine,
     load_processor,
     should_run_periodic_action,
 )
-from slime_events.plugins.traces import (
+from slime_events.plugins.slime.hosts import exec_command, find_available_port, get_free_port, get_host_info, wrap_ipv6
+from slime_events.plugins.slime.traces import (
     bind_trace,
     build_sglang_meta_trace_attrs,
     trace_event,
@@ -124,23 +124,23 @@ def test_what_is_kept_of_an_engine_s_answer() -> None:
 
 def test_free_ports_lie_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = {10000, 10002, 65534}
-    monkeypatch.setattr(slime_hosts, "is_port_available", lambda port: port < 65536 and port not in taken)
+    monkeypatch.setattr(hosts, "is_port_available", lambda port: port < 65536 and port not in taken)
     assert [get_free_port(), get_free_port(consecutive=2), get_free_port(10002, 3)] == [10001, 10003, 10003]
     assert get_free_port(65535) == 65535
     for start, count in ((65534, 2), (65533, 3), (65536, 1)):
         with pytest.raises(PlugPointError):
             get_free_port(start, count)
-    monkeypatch.setattr(slime_hosts.random, "randint", lambda low, high: low)
+    monkeypatch.setattr(hosts.random, "randint", lambda low, high: low)
     assert find_available_port(20000) == 20100
-    monkeypatch.setattr(slime_hosts.random, "randint", lambda low, high: high)
+    monkeypatch.setattr(hosts.random, "randint", lambda low, high: high)
     assert find_available_port(20000) == 21000
 
 
 def test_a_port_that_somebody_listens_at_is_not_free() -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        assert not slime_hosts.is_port_available(port)
-    assert not slime_hosts.is_port_available(-1)
+        assert not hosts.is_port_available(port)
+    assert not hosts.is_port_available(-1)
 
 
 def test_a_port_is_free_as_soon_as_its_server_has_ended() -> None:
@@ -149,7 +149,7 @@ def test_a_port_is_free_as_soon_as_its_server_has_ended() -> None:
         with socket.create_connection(("127.0.0.1", port)) as client:
             server.accept()[0].close()  # who closes first keeps the address for a minute
             assert client.recv(1) == b""
-    assert slime_hosts.is_port_available(port)
+    assert hosts.is_port_available(port)
 
 
 def test_a_machine_without_a_way_out_has_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_a_machine_without_a_way_out_has_its_own_address(monkeypatch: pytest.Mon
         raise OSError
 
     monkeypatch.delenv("SLIME_HOST_IP", raising=False)
-    monkeypatch.setattr(slime_hosts.socket, "socket", type("Away", (socket.socket,), {"connect": no_way}))
+    monkeypatch.setattr(hosts.socket, "socket", type("Away", (socket.socket,), {"connect": no_way}))
     assert get_host_info() == (socket.gethostname(), "127.0.0.1")
 
 
@@ -203,7 +203,7 @@ class Stubborn:
     ],
 )
 def test_a_process_is_asked_to_end_and_killed_where_it_does_not(process: Stubborn, calls: list[Any]) -> None:
-    slime_hosts.terminate_process(process)  # type: ignore[arg-type]
+    hosts.terminate_process(process)  # type: ignore[arg-type]
     assert process.calls == calls
 
 

@@ -18,7 +18,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.args_view import ArgsView, for_one_call
 from slime_events.plugins.filters.dynamic_sampling import check_reward_nonzero_std
 from slime_events.plugins.loader import OUR_PACKAGES, digest_of, load_function, name_of
-from slime_events.plugins.slime_modules import SLIME_MODULES, SLIME_PATHS
+from slime_events.plugins.slime.modules import SLIME_MODULES, SLIME_PATHS
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_a_real_slime_goes_first(tmp_path: Path) -> None:
     (real / "types.py").write_text("Sample = 'real'\n")
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from slime_events.plugins.slime_compat import install_slime_aliases; install_slime_aliases()\n"
+        "from slime_events.plugins.slime.aliases import install_slime_aliases; install_slime_aliases()\n"
         "from slime.utils.types import Sample; assert Sample == 'real'\n"
         "import importlib.util; assert importlib.util.find_spec('slime.rollout') is None\n"
     )

@@ -31,7 +31,7 @@ from slime_events.plugins.sample_view import (
     shown_prompt,
     text_decoder,
 )
-from slime_events.plugins.slime_utils import process_vision_info
+from slime_events.plugins.slime.helpers import process_vision_info
 from tests.docs.pages import ROOT
 
 BASE = str(ROOT / "slime_events" / "app" / "demo" / "base")

@@ -16,7 +16,7 @@ from schemas.errors import PlugPointError
 from slime_events.plugins import step_functions, trainer_points
 from slime_events.plugins.loader import count_taken
 from slime_events.plugins.sample import Sample
-from slime_events.plugins.slime_compat import install_slime_aliases
+from slime_events.plugins.slime.aliases import install_slime_aliases
 from slime_events.plugins.trainer_points import IN_RANKS, IN_STEPS, PlugPoint
 
 install_slime_aliases()

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from slime_events.plugins.slime_compat import install_slime_aliases
+from slime_events.plugins.slime.aliases import install_slime_aliases
 
 install_slime_aliases()
 

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 {first}
-from slime_events.plugins.slime_compat import install_slime_aliases
+from slime_events.plugins.slime.aliases import install_slime_aliases
 install_slime_aliases()
 from slime.utils.types import Sample
 import slime.rollout.filter_hub.base_types

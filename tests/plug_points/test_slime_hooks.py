@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from slime_events.plugins.sample import Sample
-from slime_events.plugins.slime_compat import install_slime_aliases
+from slime_events.plugins.slime.aliases import install_slime_aliases
 
 install_slime_aliases()
 

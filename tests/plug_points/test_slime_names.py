@@ -27,8 +27,8 @@ from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.rewards import messages
 from slime_events.plugins.sample import Sample
-from slime_events.plugins.slime_compat import install_slime_aliases
-from slime_events.plugins.slime_modules import NOT_HERE, SLIME_MODULES
+from slime_events.plugins.slime.aliases import install_slime_aliases
+from slime_events.plugins.slime.modules import NOT_HERE, SLIME_MODULES
 from tests.simulation.parts import Letters
 
 install_slime_aliases()

@@ -23,12 +23,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slime_events.plugins import rewards, sample
-from slime_events.plugins.rewards import dapo, gpqa, mathd, reasoning_gym, slime_helpers
+from slime_events.plugins.rewards import dapo, gpqa, mathd, reasoning_gym
 from slime_events.plugins.rewards.boxed import last_boxed
 from slime_events.plugins.rewards.dispatch import BOXED, GRADERS, built_in
 from slime_events.plugins.rewards.ifbench.grader import CHECKS
 from slime_events.plugins.rewards.ifbench.layout import _LETTERS
 from slime_events.plugins.rewards.ifbench.text import _CLITIC
+from slime_events.plugins.rewards.slime import grader_helpers
 from slime_events.plugins.sample import Sample
 
 SIZE = 100_000
@@ -201,9 +202,9 @@ DOORS: dict[str, Callable[[str], object]] = {
     "f1, label": lambda text: built_in("f1").function(None, Sample(response="a fox", label=text)),
     "dapo, spelling": dapo.normalize_final_answer,
     "dapo, strict": lambda text: dapo.compute_score(text, text, strict_box_verify=True),
-    "minerva": lambda text: slime_helpers.is_correct_minerva(text, "7"),
+    "minerva": lambda text: grader_helpers.is_correct_minerva(text, "7"),
     "last box": last_boxed,
-    "slime's box": slime_helpers.last_box_or_fbox,
+    "slime's box": grader_helpers.last_box_or_fbox,
     "spelling": lambda text: mathd.grade_answer_mathd(text, "7"),
     "a tagged answer": reasoning_gym.extract_answer,
     "answer_of": sample.answer_of,

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import UnknownGrader
-from slime_events.plugins.rewards import dapo, math, slime_helpers
+from slime_events.plugins.rewards import dapo, math
 from slime_events.plugins.rewards.boxed import last_boxed
-from slime_events.plugins.rewards.rm_hub import async_rm, batched_async_rm, remote_rm
+from slime_events.plugins.rewards.slime import grader_helpers
+from slime_events.plugins.rewards.slime.rm_hub import async_rm, batched_async_rm, remote_rm
 from slime_events.plugins.sample import Sample
 
 
@@ -28,7 +29,7 @@ def grade(sample: Sample, **given: Any) -> Any:
 
 def test_user_files_import_the_names_in_a_process_of_their_own() -> None:
     program = (
-        "from slime_events.plugins.slime_compat import install_slime_aliases\n"
+        "from slime_events.plugins.slime.aliases import install_slime_aliases\n"
         "install_slime_aliases()\n"
         "from slime.rollout.rm_hub import async_rm, extract_boxed_answer, grade_answer_verl\n"
         "from slime.rollout.rm_hub import get_deepscaler_rule_based_reward as whole\n"
@@ -117,30 +118,30 @@ async def test_remote_rm_gives_the_judge_s_answer_as_it_is() -> None:
     ],
 )
 def test_boxes(text: str, box: str | None, strict: str | None, inner: str | None) -> None:
-    assert slime_helpers.last_box_or_fbox(text) == box
-    assert slime_helpers.last_box(text) == strict
-    assert slime_helpers.inside_box_or_none(box) == inner == last_boxed(text)
+    assert grader_helpers.last_box_or_fbox(text) == box
+    assert grader_helpers.last_box(text) == strict
+    assert grader_helpers.inside_box_or_none(box) == inner == last_boxed(text)
 
 
 def test_the_inside_of_what_is_no_box_is_an_error_for_dapo_only() -> None:
-    assert slime_helpers.inside_box_or_none("not boxed") is None
+    assert grader_helpers.inside_box_or_none("not boxed") is None
     with pytest.raises(AssertionError, match="box error"):
-        slime_helpers.inside_box("not boxed")
+        grader_helpers.inside_box("not boxed")
 
 
 @given(st.text(alphabet="boxed{}\\1f ", max_size=40))
 def test_the_steps_of_taking_a_box_apart_agree_with_the_grader_s(text: str) -> None:
     if r"\boxed" in text:
-        assert slime_helpers.inside_box_or_none(slime_helpers.last_box_or_fbox(text)) == last_boxed(text)
+        assert grader_helpers.inside_box_or_none(grader_helpers.last_box_or_fbox(text)) == last_boxed(text)
 
 
 @given(st.text(alphabet="answer: 1234.$\\boxed{}\n", max_size=60), st.booleans())
 def test_dapo_by_its_helpers_is_dapo(text: str, strict: bool) -> None:
-    assert slime_helpers.compute_score(text, "12", strict) == dapo.compute_score(text, "12", strict)
+    assert grader_helpers.compute_score(text, "12", strict) == dapo.compute_score(text, "12", strict)
 
 
 def test_slime_s_users_may_name_the_arguments() -> None:
-    h = slime_helpers
+    h = grader_helpers
     assert h.extract_answer(passage=r"\boxed{4}") == h.extract_boxed_answer(solution=r"\boxed{4}") == "4"
     assert h.grade_answer_verl(solution_str=r"\boxed{4}", ground_truth=4)
     assert h.grade_answer_mathd(given_answer=".5", ground_truth=r"\frac12")
@@ -153,32 +154,34 @@ def test_slime_s_users_may_name_the_arguments() -> None:
 
 def test_dapo_s_helpers() -> None:
     two = "Answer: 41\nAnswer: 42"
-    assert slime_helpers.is_correct_minerva(two, r"\boxed{42}", gt_need_extract=True) == (True, "42")
-    assert slime_helpers.is_correct_minerva("result 42", "42", answer_pattern=r"result (\d+)") == (True, "42")
-    assert slime_helpers.is_correct_strict_box(r"\boxed{42}", "42") == (1, "42")
-    assert slime_helpers.is_correct_strict_box(r"\boxed{42}" + "x" * 200, "42") == (-1, None)
+    assert grader_helpers.is_correct_minerva(two, r"\boxed{42}", gt_need_extract=True) == (True, "42")
+    assert grader_helpers.is_correct_minerva("result 42", "42", answer_pattern=r"result (\d+)") == (True, "42")
+    assert grader_helpers.is_correct_strict_box(r"\boxed{42}", "42") == (1, "42")
+    assert grader_helpers.is_correct_strict_box(r"\boxed{42}" + "x" * 200, "42") == (-1, None)
     paused = r"\boxed{42}" + "x" * 200
-    assert slime_helpers.is_correct_strict_box(paused, "42", [0, 0, 0, 100]) == (1, "42")
+    assert grader_helpers.is_correct_strict_box(paused, "42", [0, 0, 0, 100]) == (1, "42")
     with pytest.raises(AssertionError):
-        slime_helpers.is_correct_strict_box(paused, "42", [1])
+        grader_helpers.is_correct_strict_box(paused, "42", [1])
 
 
 def test_math_s_helpers() -> None:
-    assert slime_helpers.normalized(None) is None
-    assert slime_helpers.normalized(r"\text{Yes}") == "yes"
-    assert [slime_helpers.is_float(text) for text in ("1.5", "x", "")] == [True, False, False]
-    assert [slime_helpers.is_whole(number) for number in (2.0, 2.5, float("inf"), float("nan"))] == [True] + [False] * 3
-    assert slime_helpers.to_int("1,234.0") == 1234
-    assert slime_helpers.with_mixed_numbers("7 3/4") == "7+3/4"
-    assert slime_helpers.unknown_letters("sqrt(x)+frac y+x") == 2
-    assert slime_helpers.may_be_parsed("x+y")
-    assert not any(map(slime_helpers.may_be_parsed, ("x+y+z", "2^{3}", "2^33", "2^3^4")))
-    assert str(slime_helpers.parsed("2^3 x")) == "8*x"
+    assert grader_helpers.normalized(None) is None
+    assert grader_helpers.normalized(r"\text{Yes}") == "yes"
+    assert [grader_helpers.is_float(text) for text in ("1.5", "x", "")] == [True, False, False]
+    assert [grader_helpers.is_whole(number) for number in (2.0, 2.5, float("inf"), float("nan"))] == [True] + [
+        False
+    ] * 3
+    assert grader_helpers.to_int("1,234.0") == 1234
+    assert grader_helpers.with_mixed_numbers("7 3/4") == "7+3/4"
+    assert grader_helpers.unknown_letters("sqrt(x)+frac y+x") == 2
+    assert grader_helpers.may_be_parsed("x+y")
+    assert not any(map(grader_helpers.may_be_parsed, ("x+y+z", "2^{3}", "2^33", "2^3^4")))
+    assert str(grader_helpers.parsed("2^3 x")) == "8*x"
     assert math._elements("(1, 2,345)") == ["1", "2345"]
 
 
 def test_gpqa_s_helpers() -> None:
-    letters = slime_helpers.DEFAULT_VALID_LETTERS
-    assert slime_helpers.extract_letter("Answer: A is wrong.</think>The answer is B.", letters) == "B"
-    assert slime_helpers.extract_letter("Answer: C, no wait B.", ["a", "b"]) == "B"
-    assert slime_helpers.extract_letter(None, letters) is None
+    letters = grader_helpers.DEFAULT_VALID_LETTERS
+    assert grader_helpers.extract_letter("Answer: A is wrong.</think>The answer is B.", letters) == "B"
+    assert grader_helpers.extract_letter("Answer: C, no wait B.", ["a", "b"]) == "B"
+    assert grader_helpers.extract_letter(None, letters) is None

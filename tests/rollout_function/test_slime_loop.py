@@ -12,10 +12,10 @@ import pytest
 
 from schemas.errors import PlugPointError
 from serve_apps.generate.session import CURRENT
-from serve_apps.rollout_function import slime_loop
+from serve_apps.rollout_function.slime import loop as slime_loop
 from slime_events.plugins.filters.base_types import DynamicFilterOutput
 from slime_events.plugins.sample import Sample, Status
-from slime_events.plugins.slime_compat import install_slime_aliases
+from slime_events.plugins.slime.aliases import install_slime_aliases
 
 install_slime_aliases()
 ROLLOUT = importlib.import_module("slime.rollout.sglang_rollout")

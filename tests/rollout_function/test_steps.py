@@ -20,8 +20,8 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested, RolloutReturned
 from schemas.runs import RunFailed
-from serve_apps.rollout_function import slime_loop
 from serve_apps.rollout_function.calls import Calls
+from serve_apps.rollout_function.slime import loop as slime_loop
 from slime_events.core.state.run import RunPhase
 from storage.log import Append, Recorded
 from tests.rollout_function import functions

@@ -8,7 +8,7 @@ from schemas.errors import PlugPointError
 from serve_apps.engine.engine import sampling_params
 from serve_apps.generate.session import session_here
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.slime_compat import in_force
+from slime_events.plugins.slime.aliases import in_force
 from slime_events.plugins.tokenizer import Tokenizer
 
 _OF_ARGS = {

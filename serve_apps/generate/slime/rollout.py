@@ -17,7 +17,7 @@ from serve_apps.generate.session import Session, current_session, session_here
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import accepted, load_function
 from slime_events.plugins.sample import Sample, Status
-from slime_events.plugins.slime_compat import in_force, replaced
+from slime_events.plugins.slime.aliases import in_force, replaced
 from slime_events.plugins.tokenizer import Tokenizer
 from storage.cancellation import end_all
 

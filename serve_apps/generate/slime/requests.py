@@ -132,6 +132,10 @@ async def get_json(url: str) -> object:
     return await asyncio.to_thread(_answer, urllib.request.Request(url))
 
 
+# A rollout that continues in an older log, or is replayed, repeats its recorded calls: both keep their name there.
+post_json.__module__ = get_json.__module__ = "serve_apps.generate.slime_compat"
+
+
 def _post_json(url: str, payload: dict[str, Any], headers: dict[str, str]) -> object:
     sent = {"Content-Type": "application/json"} | headers
     return _answer(urllib.request.Request(url, json.dumps(payload).encode(), sent))

@@ -14,7 +14,7 @@ from typing import Any
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards.dispatch import BOXED, REMOTE, grader_name, load_own, resolve
 from slime_events.plugins.sample import Sample
-from slime_events.plugins.slime_compat import in_force, replaced
+from slime_events.plugins.slime.aliases import in_force, replaced
 
 HOME = "slime.rollout.rm_hub"
 _LOAD = ("load_function", HOME, "slime.utils.misc")

@@ -14,15 +14,15 @@ from typing import Any, Protocol
 import msgspec
 
 from schemas.errors import PlugPointError
-from serve_apps.generate.generate_state import GenerateState
 from serve_apps.generate.session import session_here
-from serve_apps.generate.slime_rollout import HOME
+from serve_apps.generate.slime.generate_state import GenerateState
+from serve_apps.generate.slime.rollout import HOME
 from slime_events.core.config.evaluation import EvalSettings
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.eval_datasets import EvalDatasetConfig
 from slime_events.plugins.rollout_types import RolloutFnEvalOutput, RolloutFnTrainOutput
 from slime_events.plugins.sample import Sample, Status
-from slime_events.plugins.slime_compat import in_force, replaced
+from slime_events.plugins.slime.aliases import in_force, replaced
+from slime_events.plugins.slime.eval_datasets import EvalDatasetConfig
 from storage.cancellation import end_all
 
 Groups = list[list[Any]]

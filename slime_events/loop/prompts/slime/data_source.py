@@ -9,8 +9,8 @@ from typing import Any
 from schemas.errors import PlugPointError
 from slime_events.core.config.data import DataSettings
 from slime_events.loop.prompts.buffer_filter import Groups, pop_first
-from slime_events.loop.prompts.dataset import Dataset, sample_of
 from slime_events.loop.prompts.prompt import PromptRow
+from slime_events.loop.prompts.slime.dataset import Dataset, sample_of
 from slime_events.loop.prompts.source import PromptSource
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.sample import Sample

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, ClassVar
 
-from slime_events.plugins.slime_modules import NOT_HERE, SLIME_MODULES
+from slime_events.plugins.slime.modules import NOT_HERE, SLIME_MODULES
 
 EARLIER_PACKAGES = {
     "slime_events.rewards.coin": "slime_events.plugins.rewards.random_reward",

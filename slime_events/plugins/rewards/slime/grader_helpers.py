@@ -1,7 +1,7 @@
 """Helpers of slime's graders that our graders do not use, for plug-ins that import them from slime's modules.
 
-`slime_modules.py` lists the name in slime of each helper. Arguments that slime's users may pass by name have slime's
-names.
+The table in `plugins/slime/modules.py` has the name in slime of each helper. Arguments that slime's users may pass by
+name have slime's names.
 """
 
 from __future__ import annotations

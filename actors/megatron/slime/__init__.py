@@ -1,0 +1,1 @@
+"""slime's names for users' losses and advantages."""

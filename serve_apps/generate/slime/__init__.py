@@ -1,0 +1,1 @@
+"""slime's names for generate functions: requests to its router, `sglang_rollout` and `GenerateState`."""

@@ -1,0 +1,1 @@
+"""slime's rollout loop for users' rollout functions."""

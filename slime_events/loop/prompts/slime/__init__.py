@@ -1,0 +1,1 @@
+"""slime's data sources and data set for users' files."""
