@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--only NAME ...] [--long] [--markdown] [--json FILE]`: measure all figures in one table.
+"""`python -m benchmarks [--only NAME ...] [--long] [--markdown] [--json FILE] [--write-baseline]`: measure all figures.
 
 `python -m benchmarks --against REV [--only NAME ...]`: compare some figures with those of another commit.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks import baseline
 from benchmarks.against import compare
 from benchmarks.figure import Row
 from benchmarks.registry import LONG, NAMES, chosen, measure
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file as well")
+    parser.add_argument("--write-baseline", action="store_true", help="write the figures to benchmarks/baselines/ too")
     parser.add_argument(
         "--against", metavar="REV", help=f"compare with another commit, in turns: {', '.join(compare.NAMES)}"
     )
@@ -41,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--only: there is no {', '.join(unknown)}; choose from {', '.join(names)}")
     if options.turns < 1:
         parser.error("--turns: give 1 or more")
+    if options.against is not None and options.write_baseline:
+        parser.error("--against and --write-baseline exclude each other")
     if options.against is not None:
         try:
             return compare.compare(options.against, options.only or compare.NAMES, options.turns, options.tolerance)
@@ -58,7 +62,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(markdown(rows) if options.markdown else text(rows))
         if options.json:
             options.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2))
+        if options.write_baseline:
+            _write_baseline(rows)
     return int(any(row.figure.met is False for row in rows))
+
+
+def _write_baseline(rows: Sequence[Row]) -> None:
+    omitted = baseline.write(rows, baseline.this_machine(), baseline.this_commit())
+    if omitted:
+        print(f"not written, because a figure has no value: {', '.join(omitted)}", file=sys.stderr)
+    print("next: python -m tools.benchmarks_page docs/benchmarks.md", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""Measure durable appends of rollouts of 4,096 tokens with `benchmarks.append`, against a target."""
+"""Measure durable appends of rollouts of 4,096 tokens with `benchmarks.append`, against a target.
+
+256 callers append through group commit to a server with `sync_interval: always`. For comparison, nats-py alone sends
+batches of 100 that were encoded before.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Measure the fold of a log of 10^6 events, live and from its archive, and the seek to any of its positions."""
+"""Measure the fold of a log of 10^6 events, live and from its archive, and the seek to any of its positions.
+
+The log of 4,700 steps is synthetic, on a real server and in an archive. Seconds include reading, checks and decoding.
+Seeks use a seek index, whose creation is in the note.
+"""
 
 from __future__ import annotations
 

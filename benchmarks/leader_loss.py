@@ -1,4 +1,7 @@
-"""Measure how long a cluster that lost the leader of a log acks nothing, through our log and through nats-py alone."""
+"""Measure how long a cluster that lost the leader of a log acks nothing, through our log and through nats-py alone.
+
+Each has three rounds, in turns, on one cluster of three nodes. A round kills the node that leads with SIGKILL.
+"""
 
 from __future__ import annotations
 

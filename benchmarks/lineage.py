@@ -1,4 +1,7 @@
-"""Measure the lineage of one weight version in the log of a long run, live and from its archive."""
+"""Measure the lineage of one weight version in the log of a long run, live and from its archive.
+
+The log of 4,700 steps is synthetic. The figure is the slowest of 20 versions over the run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Measure commands and resumption on a run of 5,000 weight versions and 10^6 events."""
+"""Measure commands and resumption on a run of 5,000 weight versions and 10^6 events.
+
+The log is synthetic, in a run's folder. Resumption lasts from its start to the conductor's first decision: without Ray,
+with the actor of the conductor in the same process, with a snapshot and without; and once as the real command with all
+roles, the median of three turns.
+"""
 
 from __future__ import annotations
 

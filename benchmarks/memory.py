@@ -1,4 +1,7 @@
-"""Measure the memory of all processes of a demo run, including those of Ray and the NATS server."""
+"""Measure the memory of all processes of a demo run, including those of Ray and the NATS server.
+
+It is the sum of PSS, in which a shared page counts once: the maximum of measurements every five seconds.
+"""
 
 from __future__ import annotations
 

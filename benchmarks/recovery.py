@@ -1,4 +1,7 @@
-"""Measure the seconds from kill -9 of a process of a real run to the first new token in its log, by kind of process."""
+"""Measure the seconds from kill -9 of a process of a real run to the first new token in its log, by kind of process.
+
+A small real run has 24 kills (docs/testing.md). The target is for processes without a model.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Measure the verified fold of the demo's log from position 0, and the replay of its decisions from the archive."""
+"""Measure the verified fold of the demo's log from position 0, and the replay of its decisions from the archive.
+
+The fold includes reading and decoding, and its digest is compared with that of the live run.
+"""
 
 from __future__ import annotations
 

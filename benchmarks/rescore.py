@@ -1,4 +1,7 @@
-"""Measure how many rollouts per second `rescore` reads from an archive, grades by a rule and compares."""
+"""Measure how many rollouts per second `rescore` reads from an archive, grades by a rule and compares.
+
+The archive of 2,000 steps (128,000 rollouts, 424,000 events) is synthetic. Reading it is included.
+"""
 
 from __future__ import annotations
 

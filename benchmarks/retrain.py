@@ -1,4 +1,7 @@
-"""Measure how much faster `retrain` trains the steps of a run from its archive than the run did, with equal digests."""
+"""Measure how much faster `retrain` trains the steps of a run from its archive than the run did, with equal digests.
+
+Both are measured from start to end.
+"""
 
 from __future__ import annotations
 

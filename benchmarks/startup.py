@@ -1,4 +1,7 @@
-"""Measure the time from the command to the first weights on an engine, and its parts."""
+"""Measure the time from the command to the first weights on an engine, and its parts.
+
+They are `seconds_startup` and `startup` of `summary.json`.
+"""
 
 from __future__ import annotations
 

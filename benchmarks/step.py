@@ -1,4 +1,7 @@
-"""Measure the seconds of a step of the demo, at staleness 0 and 1."""
+"""Measure the seconds of a step of the demo, at staleness 0 and 1.
+
+The figure is the median of 25 steps, from one `step.committed` to the next.
+"""
 
 from __future__ import annotations
 

@@ -46,6 +46,6 @@ def text(rows: Sequence[Row]) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Return a table for docs/benchmarks.md."""
+    """Return a table as Markdown."""
     lines = [HEAD, tuple("---" for _ in HEAD), *map(cells, rows)]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
