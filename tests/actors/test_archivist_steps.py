@@ -9,13 +9,12 @@ from pathlib import Path
 from actors.archivist import ArchiveOutcome, SealPolicy, archive_run
 from schemas.envelope import enclose
 from schemas.event import Event
-from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
-from schemas.weights import WeightsPublished
 from storage.archive.reader import ArchiveReader
 from storage.archive.writer import ArchiveWriter
 from storage.log import Append
 from storage.memory_log import MemoryLog
+from tests import made
 
 AT_ONCE = SealPolicy(max_bytes=1, max_age_s=0.0, look_s=0.01)
 """Each record is a segment, if it may be."""
@@ -24,15 +23,13 @@ STEPS = 5
 
 def step(number: int) -> list[Event]:
     digests = {"weights_digest": "w", "optimizer_digest": "o"}
-    committed = StepCommitted(
-        step=number, batch_digest="b", parent_version=number, version=number + 1, samples=1, tokens=2, **digests
-    )
-    return [committed, WeightsPublished(version=number + 1, parent=number, url="u", digest="w", bytes=1)]
+    committed = made.committed(number, tokens=2, **digests)
+    return [committed, made.published(number + 1, parent=number, digest="w")]
 
 
 async def test_a_step_and_its_weights_are_in_one_segment(tmp_path: Path) -> None:
     log = MemoryLog("r")
-    for events in ([RunStarted(settings={}, code_version="0")], *map(step, range(STEPS))):
+    for events in ([made.started(code_version="0")], *map(step, range(STEPS))):
         await log.append([Append(enclose("r", event, at=time.time_ns(), producer="test")) for event in events])
     stop = asyncio.Event()
     stop.set()

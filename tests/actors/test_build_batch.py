@@ -18,6 +18,7 @@ from slime_events.core.train_batch import TrainBatch
 from slime_events.core.trajectory import Trajectory
 from slime_events.loop.conductor.seal import batch_digest
 from slime_events.loop.training.pending_batches import build_batch
+from tests.made import sealed
 
 WHOLE = Trajectory(
     "g-s0",
@@ -38,8 +39,8 @@ FURTHER = dataclasses.replace(
     digest="d1",
 )
 LINES = [("g-s0", "d0", 1.0), ("g-s0.1", "d1", -1.0)]
-SEALED = BatchSealed(
-    step=4,
+SEALED = sealed(
+    4,
     groups=("g",),
     samples=("g-s0", "g-s0.1"),
     rewards=(1.0, -1.0),

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 import pytest
 
 from actors.grader import Grader
-from schemas.arrays import pack_tokens
 from schemas.event import Event
-from schemas.groups import GroupRejected, RejectionCause
-from schemas.prompts import PromptSubmitted, Source
+from schemas.groups import RejectionCause
+from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
-from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason
-from schemas.runs import FinishReason, RunFinished
+from schemas.rollouts import RolloutCompleted, RolloutRequested
 from slime_events.core.run.participant import Participant
 from slime_events.loop.training.pending_rewards import PendingRewards
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
@@ -23,34 +21,20 @@ from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import once
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.simulation.parts import InstantPool
 
 
 def prompt(group: str) -> PromptSubmitted:
-    return PromptSubmitted(group=group, text="p", tokens=pack_tokens([1]), source=Source(path="f"))
+    return made.submitted(group, text="p")
 
 
 def requested(sample: str) -> RolloutRequested:
-    group, _, index = sample.rpartition("-s")
-    return RolloutRequested(
-        sample=sample, group=group, index=int(index), prompt=pack_tokens([1]), sampling=Sampling(4), seed=1
-    )
+    return made.requested(sample, max_new_tokens=4)
 
 
 def completed(sample: str) -> RolloutCompleted:
-    return RolloutCompleted(
-        sample=sample,
-        group=sample.rpartition("-s")[0],
-        attempt=0,
-        start=0,
-        length=0,
-        prompt_length=1,
-        stop=StopReason.STOP,
-        text=sample,
-        spans=(),
-        digest="",
-        engine="e",
-    )
+    return made.completed(sample, length=0, text=sample)
 
 
 async def folded(events: list[Event], *, whole_groups: bool = False) -> tuple[PendingRewards, MemoryLog]:
@@ -89,8 +73,8 @@ async def test_whole_groups_are_due_when_they_are_whole() -> None:
 @pytest.mark.parametrize(
     "last",
     [
-        RewardAssigned(sample="g-s0", group="g", value=1.0, grader="", grader_digest=""),
-        GroupRejected(group="g", cause=RejectionCause.ROLLOUT_FAILED, reason="r"),
+        made.assigned(grader=""),
+        made.rejected(cause=RejectionCause.ROLLOUT_FAILED),
     ],
 )
 async def test_what_has_a_reward_or_lost_its_group_is_not_due(last: Event) -> None:
@@ -99,12 +83,12 @@ async def test_what_has_a_reward_or_lost_its_group_is_not_due(last: Event) -> No
 
 
 async def test_an_end_after_the_group_s_is_passed_over() -> None:
-    rejected = GroupRejected(group="g", cause=RejectionCause.ROLLOUT_FAILED, reason="r")
+    rejected = made.rejected(cause=RejectionCause.ROLLOUT_FAILED)
     ungraded, _ = await folded([*BEGUN, rejected, completed("g-s0")])
     assert due(ungraded) == []
 
 
-END = RunFinished(reason=FinishReason.ALL_STEPS, steps=0, events=0, state_digest="")
+END = made.finished(steps=0, events=0)
 
 
 async def test_two_graders_never_say_two_things_of_a_sample() -> None:

@@ -15,7 +15,7 @@ from actors.doors import Room
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.envelope import enclose
-from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.groups import GroupAccepted
 from schemas.inbox import MAX_KEYS, OTHER_CONTENT, Fate, InboxFate, InboxFates, InboxPrompt, InboxReply
 from schemas.prompts import PromptSubmitted
 from schemas.steps import StepCommitted
@@ -26,6 +26,7 @@ from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.loop.prompts.offered import offer
 from slime_events.loop.prompts.prompt import BadReason
 from storage.log import MAX_BATCH, MAX_EVENT_BYTES, Append
+from tests import made
 from tests.scripted_engine import Script
 from tests.simulation.parts import Letters
 from tests.simulation.simulation import Simulation, make_plan
@@ -222,7 +223,7 @@ async def test_whoever_knows_a_key_hears_what_became_of_its_prompt(tmp_path: Pat
 async def test_why_a_prompt_was_not_trained_on_is_told(tmp_path: Path) -> None:
     async with Simulation(tmp_path, make_plan(steps=1)) as sim:
         (group,) = (await send(sim, {"key": "mine", "prompt": "outside"})).groups
-        rejected = GroupRejected(group=group, cause=RejectionCause.FILTER, reason="all the same", rewards=(1.0, 1.0))
+        rejected = made.rejected(group, reason="all the same", rewards=(1.0, 1.0))
         await sim.log.append([Append(enclose(sim.log.run, rejected, producer="conductor-1", at=1))])
         (fate,) = (await ask(sim, {"keys": ["mine"]})).groups
     assert fate == InboxFate("mine", group, Fate.REJECTED, (1.0, 1.0), "all the same")

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from actors.log_keeper import LogKeeper, last_removable
 from schemas.arrays import pack_tokens
 from schemas.errors import ArchiveDamaged
-from schemas.steps import StepCommitted
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupState
@@ -21,6 +20,7 @@ from slime_events.core.state.snapshot import Snapshots, encode_snapshot
 from storage.archive.reader import ArchiveReader
 from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.storage.log.appends import reward
 
 POSITIONS = st.integers(0, 50)
@@ -58,7 +58,7 @@ async def a_run(folder: Path, steps: int) -> tuple[Told, LogKeeper]:
     for step in range(steps):
         await log.append([reward(log, f"{step}-a"), reward(log, f"{step}-b")])
         digests = {"batch_digest": "", "weights_digest": "", "optimizer_digest": ""}
-        committed = StepCommitted(step=step, parent_version=step, version=step + 1, samples=0, tokens=0, **digests)
+        committed = made.committed(step, samples=0, tokens=0, **digests)
         await worker.append([committed])
     queue = await log.consume("engines", "slime.r.reward.>")
     for delivery in await queue.take(100, 1):

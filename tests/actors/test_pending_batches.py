@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.arrays import pack_tokens, unpack
-from schemas.batches import BatchSealed
+from schemas.arrays import unpack
 from schemas.event import Event, Purpose
-from schemas.groups import GroupRejected, RejectionCause
-from schemas.rollouts import RolloutRequested, Sampling
+from schemas.rollouts import RolloutRequested
 from slime_events.loop.training.pending_batches import PendingBatches
+from tests import made
 
 
 def asked(purpose: Purpose = Purpose.TRAIN) -> RolloutRequested:
-    return RolloutRequested(
-        sample="s",
-        group="g",
-        index=0,
-        prompt=pack_tokens([1]),
-        sampling=Sampling(max_new_tokens=1),
-        seed=1,
-        purpose=purpose,
-    )
+    return made.requested("s", max_new_tokens=1, purpose=purpose)
 
 
-REJECTED = GroupRejected(group="g", cause=next(iter(RejectionCause)), reason="", samples=("s",))
-SEALED = BatchSealed(step=3, groups=("g",), samples=("s",), rewards=(0.0,), raw_rewards=(0.0,), digest="")
+REJECTED = made.rejected(reason="", samples=("s",))
+SEALED = made.sealed(3, groups=("g",), samples=("s",), rewards=(0.0,), raw_rewards=(0.0,), digest="")
 
 
 @pytest.mark.parametrize(

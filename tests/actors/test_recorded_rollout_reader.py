@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from actors.recorded_rollout_reader import RecordedRolloutReader
-from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
+from schemas.arrays import pack, pack_tokens, unpack
 from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.recorded import CommonVersion, Recalled
@@ -14,9 +14,6 @@ from schemas.rollouts import (
     FailureKind,
     RolloutCompleted,
     RolloutFailed,
-    RolloutProgressed,
-    RolloutRequested,
-    Sampling,
     StopReason,
     Timings,
     WeightSpan,
@@ -28,27 +25,26 @@ from slime_events.core.trajectory import content_digest
 from slime_events.loop.conductor.draw import ReusedRollout
 from storage.log import Append
 from storage.memory_log import MemoryLog
+from tests import made
 
 TOKENS, LOG_PROBS = np.arange(6, dtype=np.int32), np.linspace(-1, 0, 6, dtype=np.float32)
 
 
 def completed(sample: str, start: int, **more: object) -> RolloutCompleted:
-    return RolloutCompleted(
-        sample=sample,
-        group="g",
+    return made.completed(
+        sample,
+        TOKENS[start:],
+        LOG_PROBS[start:],
         attempt=1,
         start=start,
-        length=6,
         prompt_length=2,
         stop=StopReason.LENGTH,
         text="text",
         spans=(WeightSpan(0, 2, 4), WeightSpan(2, 4, 6), WeightSpan(4, 6, 9)),
         digest=content_digest(TOKENS, LOG_PROBS),
         engine="engine-1",
-        tokens=pack_tokens(TOKENS[start:]),
-        log_probs=pack_log_probs(LOG_PROBS[start:]),
         timings=Timings(queued=1.0),
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 
@@ -65,19 +61,16 @@ def recall(sample: str = "g-s1") -> ReusedRollout:
     return ReusedRollout(group, SampleState(sample="again-0-s1", attempt=0), recalled, sample)
 
 
-REQUEST = RolloutRequested(
-    sample="g-s1", group="g", index=1, prompt=pack_tokens([1, 2]), sampling=Sampling(max_new_tokens=6), seed=1
-)
+REQUEST = made.requested("g-s1", prompt=[1, 2], max_new_tokens=6)
 
 
 async def test_chunks_a_mask_and_a_further_sample() -> None:
     mask = pack(np.array([1, 1, 0, 0, 1, 1], np.int8), "int8")
-    chunk = RolloutProgressed(
-        sample="g-s1",
+    chunk = made.progressed(
+        "g-s1",
+        TOKENS[:4],
         attempt=1,
-        start=0,
-        tokens=pack_tokens(TOKENS[:4]),
-        log_probs=pack_log_probs(LOG_PROBS[:4]),
+        log_probs=LOG_PROBS[:4],
         spans=(WeightSpan(0, 2, 4), WeightSpan(2, 4, 6)),
         engine="engine-0",
     )

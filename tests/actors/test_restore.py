@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from actors.trainer.checkpoints import CheckpointFolders, restore
-from schemas.checkpoints import CheckpointSaved
-from schemas.weights import WeightsPublished
 from slime_events.loop.training.training_state import Digests, TrainingState
 from storage.weights.store import digest_of
+from tests import made
 from tests.simulation.parts import ScriptedRanks
 
 WEIGHTS = b"\1" * 32
@@ -33,7 +32,7 @@ async def test_only_what_was_committed_and_is_there_is_gone_on_from(
 ) -> None:
     folders = CheckpointFolders(str(tmp_path))
     ranks = ScriptedRanks(disk={folders.of(1): WEIGHTS})
-    told = CheckpointSaved(version=1, url=folders.of(1), weights_digest=saved.weights, optimizer_digest=saved.optimizer)
+    told = made.saved(1, url=folders.of(1), weights_digest=saved.weights, optimizer_digest=saved.optimizer)
     trained = TrainingState(committed={1: committed}, saved={1: told})
     assert await restore(ranks, trained, folders, newest=1) == version
     assert ranks.weights == (WEIGHTS if version else b"\0" * 32), "ranks that were touched are as they began"
@@ -50,23 +49,21 @@ async def test_of_several_ranks_of_an_older_version_the_weights_are_compared(
     Path(folders.of(1)).mkdir()
     (Path(folders.of(1)) / "trainer.json").write_text(json.dumps(mark))
     ranks = ScriptedRanks(disk={folders.of(1): WEIGHTS})
-    told = CheckpointSaved(version=1, url=folders.of(1), weights_digest=SAID.weights, optimizer_digest="of parts")
+    told = made.saved(1, url=folders.of(1), weights_digest=SAID.weights, optimizer_digest="of parts")
     trained = TrainingState(committed={1: Digests(SAID.weights, "of parts")}, saved={1: told})
     assert await restore(ranks, trained, folders, newest=1) == version
 
 
 def test_a_checkpoint_is_found_where_it_was_saved_or_where_the_run_s_folder_is_now(tmp_path: Path) -> None:
     folders = CheckpointFolders(str(tmp_path))
-    there = CheckpointSaved(version=1, url=str(tmp_path / "there"), weights_digest="", optimizer_digest="")
+    there = made.saved(1, url=str(tmp_path / "there"), weights_digest="", optimizer_digest="")
     assert folders.find(there) == folders.of(1)
     (tmp_path / "there").mkdir()
     assert folders.find(there) == there.url
 
 
 def test_the_version_reached_is_the_newest_that_was_committed_or_said() -> None:
-    published = {
-        version: WeightsPublished(version=version, parent=None, url="", digest="", bytes=0) for version in (0, 2)
-    }
+    published = {version: made.published(version, url="", digest="", bytes=0) for version in (0, 2)}
     assert TrainingState(committed={1: SAID, 2: SAID, 3: SAID}, published=published).version == 3
     assert TrainingState(committed={1: SAID, 2: SAID, 3: SAID}, published=published).newest_published == 2
     assert TrainingState(published=published).version == 2

@@ -26,6 +26,7 @@ from slime_events.loop.training.pending_batches import PendingBatches
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
 from storage.weights.store import Retention, WeightStore, verify
+from tests import made
 from tests.scripted_engine import Script
 from tests.simulation.parts import ScriptedRanks, StepResult
 from tests.simulation.simulation import Simulation, make_plan
@@ -33,16 +34,7 @@ from tests.simulation.simulation import Simulation, make_plan
 
 async def test_of_two_trainers_the_one_that_is_behind_ends_with_a_reason(tmp_path: Path) -> None:
     log = MemoryLog("demo")
-    step = StepCommitted(
-        step=0,
-        batch_digest="",
-        parent_version=0,
-        version=1,
-        weights_digest="",
-        optimizer_digest="",
-        samples=0,
-        tokens=0,
-    )
+    step = made.committed(samples=0, tokens=0)
     trainer = Trainer(
         Participant(log, "trainer"),
         ScriptedRanks(),

@@ -20,7 +20,6 @@ import pytest
 from aiohttp import web
 
 from schemas.errors import ConfigError
-from schemas.runs import FinishReason, RunFinished
 from schemas.workers import WorkerJoined
 from serve_apps.agent_command import actor
 from serve_apps.agent_command.actor import FOLDER, SOURCE, AgentCommandActor
@@ -33,6 +32,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
 from storage.jetstream.address import NatsAddress
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.agent_command.test_runner import Gateway
 
 WAIT_S = 20.0
@@ -70,7 +70,7 @@ class Scene:
         return [pid for pid in said if psutil.pid_exists(pid)]
 
     async def over(self) -> None:
-        finished = RunFinished(reason=FinishReason.ALL_STEPS, steps=0, events=1, state_digest="")
+        finished = made.finished(steps=0)
         await Participant(self.log, "conductor").append_fenced(finished)
 
     def events(self, kind: type[Any]) -> list[Any]:

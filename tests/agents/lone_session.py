@@ -13,10 +13,8 @@ from typing import Any
 import httpx
 
 from schemas.arrays import pack_tokens
-from schemas.prompts import PromptSubmitted, Source
-from schemas.rollouts import RolloutRequested, Sampling
-from schemas.runs import RunStarted
-from schemas.weights import WeightsPublished
+from schemas.prompts import Source
+from schemas.rollouts import Sampling
 from serve_apps.agents.keys import SessionKeys
 from serve_apps.agents.setup import BODY_LIMIT, AgentSetup
 from serve_apps.engine.engine import Delta, GenerateRequest, Tokens
@@ -33,6 +31,7 @@ from storage.group_commit import GroupCommit
 from storage.log import EventLog
 from storage.payloads import fetch, offload_async
 from storage.weights.store import WeightStore
+from tests import made
 from tests.agents import stage
 from tests.scripted_engine import Script, ScriptedEngine
 
@@ -75,15 +74,13 @@ class LoneSession:
         manifest = store.write(0, [("w", "F32", (8,), b"\0" * 32)], parent=None)
         url = store.folder(0, manifest.digest)
         sampling = Sampling(max_new_tokens=self.answer)
-        asked = RolloutRequested(
-            sample=SAMPLE, group=group, index=0, prompt=prompt, sampling=sampling, seed=1, agents=True
-        )
-        await worker.append([RunStarted(settings={}, code_version="")])
+        asked = made.requested(SAMPLE, prompt=prompt, sampling=sampling, agents=True)
+        await worker.append([made.started()])
         await worker.append(
             [
-                WeightsPublished(version=0, parent=None, url=url, digest=manifest.digest, bytes=manifest.bytes),
-                PromptSubmitted(
-                    group=group, text="?", tokens=prompt, source=Source(path="test", line=0), metadata=metadata or {}
+                made.published(url=url, digest=manifest.digest, bytes=manifest.bytes),
+                made.submitted(
+                    group, text="?", tokens=prompt, source=Source(path="test", line=0), metadata=metadata or {}
                 ),
                 asked,
             ]

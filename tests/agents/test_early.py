@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from schemas.arrays import pack_log_probs, pack_tokens, unpack
+from schemas.arrays import unpack
 from schemas.errors import AccessDenied
 from schemas.event import Event, Purpose
-from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, Sampling, WeightSpan
+from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, Sampling
 from schemas.subjects import about
-from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.weights import WeightsActivated
 from serve_apps import early_requests
 from serve_apps.early_requests import EARLY_MOST
 from serve_apps.engine.engine import Delta, GenerateRequest
@@ -30,21 +30,13 @@ from storage.log import Append, Fence, Recorded, once
 from storage.memory_log import MemoryLog
 from storage.payloads import fetch, offload_async
 from storage.weights.store import WeightStore
+from tests import made
 from tests.agents.lone_session import LoneSession
 from tests.agents.stage import ask
 from tests.scripted_engine import Script, ScriptedEngine
 
 RUN, ENGINE, SAMPLE = "early", "engine-1", "c-s0"
-REQUEST = RolloutRequested(
-    sample=SAMPLE,
-    group="c",
-    index=0,
-    prompt=pack_tokens([1, 2]),
-    sampling=Sampling(max_new_tokens=12),
-    seed=1,
-    purpose=Purpose.CALL,
-    streams=True,
-)
+REQUEST = made.requested(SAMPLE, prompt=[1, 2], max_new_tokens=12, purpose=Purpose.CALL, streams=True)
 
 
 class Counting(ScriptedEngine):
@@ -76,7 +68,7 @@ class Stage:
         tensors = [("w", "F32", (8,), bytes([version]) * 32)]
         wrote = self._store.write(version, tensors, parent=version - 1 if version else None)
         url, parent = self._store.folder(version, wrote.digest), version - 1 if version else None
-        published = WeightsPublished(version=version, parent=parent, url=url, digest=wrote.digest, bytes=wrote.bytes)
+        published = made.published(version, parent=parent, url=url, digest=wrote.digest, bytes=wrote.bytes)
         await self.gateway.append([published])
         await self.until(lambda: any(one.version == version for one in self.events(WeightsActivated)))
 
@@ -176,15 +168,7 @@ async def test_who_is_ended_meanwhile_ends_it(tmp_path: Path) -> None:
 async def test_another_engine_was_first(tmp_path: Path) -> None:
     async with Stage(tmp_path, Script(chunk=4, seconds_per_chunk=0.05)) as stage:
         append = await stage.tell()
-        chunk = RolloutProgressed(
-            sample=SAMPLE,
-            attempt=0,
-            start=0,
-            tokens=pack_tokens([9]),
-            log_probs=pack_log_probs([-1.0]),
-            spans=(WeightSpan(0, 1, 0),),
-            engine="engine-2",
-        )
+        chunk = made.progressed(SAMPLE, [9], log_probs=[-1.0], engine="engine-2")
         (at,) = await stage.log.append([append])
         fence = Fence(about(RUN, "rollout", SAMPLE), at)
         await stage.log.append([Append(stage.gateway.enclose(chunk), fence)])
@@ -258,7 +242,7 @@ async def test_what_no_engine_makes_is_not_begun(tmp_path: Path) -> None:
     async with Stage(tmp_path, Script()) as stage:
         for other in ({"purpose": Purpose.TRAIN}, {"attempt": 1}, {"agents": True}):
             await stage.tell(replace(REQUEST, **other))
-        one = stage.gateway.enclose(WeightsPublished(version=5, parent=None, url="", digest="", bytes=0))
+        one = stage.gateway.enclose(made.published(5))
         await stage.log.notify(ENGINE, [Recorded(0, one.subject, one, b"")], early=True)
         await asyncio.sleep(0.05)
         assert stage.engine.asked == []

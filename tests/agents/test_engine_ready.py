@@ -9,7 +9,7 @@ import pytest
 
 from schemas.envelope import enclose
 from schemas.event import Event
-from schemas.runs import FinishReason, RunFinished, RunResumed
+from schemas.runs import FinishReason
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.weights import WeightsActivated
 from schemas.workers import WorkerLost
@@ -17,6 +17,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.state.session_board import SessionBoard
 from slime_events.core.state.sessions import Limits
 from storage.log import Recorded
+from tests import made
 from tests.agents.stage import ASKED, Stage, ask, state
 from tests.scripted_engine import Script
 
@@ -64,9 +65,7 @@ async def test_a_session_that_waits_for_an_engine_is_not_idle(tmp_path: Path) ->
 @pytest.mark.parametrize("back", [False, True])
 def test_the_board_knows_since_when_there_is_an_engine(back: bool) -> None:
     board = SessionBoard()
-    first, second = (
-        WeightsActivated(version=0, engine=name, digest="d", seconds=0.1) for name in ("engine-1", "engine-2")
-    )
+    first, second = (made.activated(engine=name, digest="d") for name in ("engine-1", "engine-2"))
     events: list[tuple[Event, int | None]] = [
         (first, 1),
         (second, 1),
@@ -74,8 +73,8 @@ def test_the_board_knows_since_when_there_is_an_engine(back: bool) -> None:
         (WorkerLost(worker="conductor-1", role="conductor", reason="killed"), 1),
         (WorkerLost(worker="engine-2", role="engine", reason="killed"), None),
         (second, 6),
-        (RunFinished(reason=FinishReason.INTERRUPTED, steps=0, events=1, state_digest=""), 6),
-        (RunResumed(incarnation=1, code_version=""), None),
+        (made.finished(FinishReason.INTERRUPTED, steps=0), 6),
+        (made.resumed(), None),
         *([(first, 9)] if back else []),
     ]
     for position, (event, ready_at) in enumerate(events, 1):

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from schemas.arrays import pack_log_probs, pack_tokens, unpack
-from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested, Sampling, StopReason
+from schemas.rollouts import FailureKind, StopReason
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
-from schemas.turns import AgentTurn, TurnRecorded, TurnRole
+from schemas.turns import AgentTurn, TurnRecorded
 from serve_apps.agents import keys as keys_module
 from serve_apps.agents.agent_request import AgentRequest, DialectName
 from serve_apps.agents.keys import Capability, SessionKeys, session_keys
@@ -29,6 +29,7 @@ from serve_apps.agents.setup import AgentRules
 from serve_apps.calls import Call
 from slime_events.core.state.sessions import Session
 from slime_events.core.trajectory import Trajectory
+from tests import made
 from tests.agents.stage import RULES
 
 ASKED = AgentRequest(DialectName.CHAT, "m")
@@ -75,15 +76,13 @@ def test_gateways_of_a_run_have_one_secret(tmp_path: Path, monkeypatch: pytest.M
     )
 
 
-REQUEST = RolloutRequested(
-    sample="g-s0", group="g", index=0, prompt=pack_tokens([1]), sampling=Sampling(max_new_tokens=4), seed=1, attempt=1
-)
+REQUEST = made.requested(max_new_tokens=4, attempt=1)
 OPENED = SessionOpened(sample="g-s0", attempt=1, group="g", sender="t", key="k", gateway="gw")
 SEALED = SessionSealed(
     sample="g-s0", attempt=1, reason=SealReason.IDLE, gateway="gw", exit_code=None, reward=None, rewards={}, leaves=(),
     orphans=(), credit="all", metadata={}, turns=0, seconds=0.0, discount=1.0,  # type: ignore[arg-type]
 )  # fmt: skip
-FAILED = RolloutFailed(sample="g-s0", group="g", attempt=1, kind=FailureKind.AGENT, message="x", engine="gw")
+FAILED = made.failed("g-s0", attempt=1, kind=FailureKind.AGENT, message="x", engine="gw")
 
 
 @pytest.mark.parametrize(
@@ -112,10 +111,9 @@ def recorded(index: int, extends: int | None, observed: list[int], generated: li
         key="", dialect="chat", call="c", messages=(f"m{index}",), answered=more.pop("answered", f"a{index}"), frame="f"
     )
     said = {"stop": StopReason.STOP} | more
-    return TurnRecorded(
-        sample="g-s0", index=index, role=TurnRole.ASSISTANT, asked="", engine="e", extends=extends,
-        observed=pack_tokens(observed), length=len(generated), tokens=pack_tokens(generated),
-        log_probs=pack_log_probs([-1.0] * len(generated)), spans=(), text="", agent=agent, **said,
+    return made.turn(
+        "g-s0", index=index, extends=extends, observed=pack_tokens(observed), tokens=pack_tokens(generated),
+        log_probs=pack_log_probs([-1.0] * len(generated)), agent=agent, **said,
     )  # fmt: skip
 
 

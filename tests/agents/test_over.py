@@ -12,11 +12,12 @@ from schemas.arrays import pack_tokens
 from schemas.envelope import enclose
 from schemas.event import Event, Purpose
 from schemas.rollouts import RolloutRequested, Sampling
-from schemas.runs import FinishReason, RunFinished, RunResumed
+from schemas.runs import FinishReason
 from slime_events.analysis.audit.history import Lifetime
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.session_board import SessionBoard
 from storage.log import Recorded
+from tests import made
 from tests.agents.stage import Stage
 
 
@@ -27,7 +28,7 @@ async def test_no_session_is_opened_once_the_run_is_over(tmp_path: Path, reason:
     async with stage.simulation, stage.gateway() as client:
         stage.simulation.start_engine()
         assert (await stage.open(client))["status"] == 201
-        over = RunFinished(reason=reason, steps=0, events=1, state_digest="")
+        over = made.finished(reason, steps=0)
         await Participant(stage.simulation.log, "conductor").append_fenced(over)
         late = await stage.open(client, wait_s=5)
     assert late["status"] == status, "another rollout waits, and nobody trains on it now"
@@ -35,8 +36,8 @@ async def test_no_session_is_opened_once_the_run_is_over(tmp_path: Path, reason:
 
 def test_a_resumed_run_is_over_no_more() -> None:
     board = SessionBoard()
-    over = RunFinished(reason=FinishReason.INTERRUPTED, steps=0, events=1, state_digest="")
-    for position, event in enumerate((over, RunResumed(incarnation=1, code_version="")), 1):
+    over = made.finished(FinishReason.INTERRUPTED, steps=0)
+    for position, event in enumerate((over, made.resumed()), 1):
         envelope = enclose("run", event, at=position, producer="conductor")
         board.apply(Recorded(position, envelope.subject, envelope, b""))
         assert (board.over, board.interrupted) == (position == 1, position == 1)

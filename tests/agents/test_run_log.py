@@ -21,7 +21,6 @@ from schemas.rollouts import (
     RolloutFailed,
     RolloutProgressed,
     RolloutRequested,
-    Sampling,
     StopReason,
     WeightSpan,
 )
@@ -35,31 +34,16 @@ from storage.log import Append, EventLog, Recorded, once
 from storage.memory_log import MemoryLog
 from storage.nats.accounts import Access
 from storage.open_log import own_server
+from tests.made import progressed, requested
 
 RUN, SAMPLE, NEVER_S = "told", "c-s0", 3600.0
-REQUEST = RolloutRequested(
-    sample=SAMPLE,
-    group="c",
-    index=0,
-    prompt=pack_tokens([1, 2]),
-    sampling=Sampling(max_new_tokens=4),
-    seed=1,
-    purpose=Purpose.CALL,
-)
+REQUEST = requested(SAMPLE, prompt=[1, 2], max_new_tokens=4, purpose=Purpose.CALL)
 TOKENS = np.array([5, 6, 7], np.int32)
 LOG_PROBS = np.array([-1.0, -2.0, -3.0], np.float32)
 
 
 def chunk(start: int, end: int) -> RolloutProgressed:
-    return RolloutProgressed(
-        sample=SAMPLE,
-        attempt=0,
-        start=start,
-        tokens=pack_tokens(TOKENS[start:end]),
-        log_probs=pack_log_probs(LOG_PROBS[start:end]),
-        spans=(WeightSpan(start, end, 0),),
-        engine="e",
-    )
+    return progressed(SAMPLE, TOKENS[start:end], start=start, log_probs=LOG_PROBS[start:end])
 
 
 def completed(start: int) -> RolloutCompleted:

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from schemas.arrays import pack_tokens, unpack
-from schemas.prompts import PromptSubmitted, Source
+from schemas.arrays import unpack
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, StopReason, WeightSpan
 from schemas.sessions import Credit, SealReason, SessionSealed
@@ -20,10 +19,11 @@ from serve_apps.agents.live_session import LiveSession
 from serve_apps.agents.sealing import Sealing, Verdict, sealed, verdict_of, why_not_trained
 from slime_events.core.credit import CreditRule
 from slime_events.core.state.sessions import OpenTurn
+from tests import made
 from tests.agents.stage import TOKENIZER
 from tests.agents.test_live_sessions import live_of, recorded
 
-ASKED = PromptSubmitted(group="g", text="?", tokens=pack_tokens([1]), source=Source(path="f"), metadata={"own": 1})
+ASKED = made.submitted(text="?", metadata={"own": 1})
 SECOND = 10**9
 RUN = Sealing(ASKED, np.array([1], np.int32), CreditRule(), TOKENIZER, "gw", grades=True, now=5 * SECOND)
 

@@ -6,17 +6,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import slime_events
 from schemas.envelope import enclose
 from schemas.errors import DeadlineExceeded, InvalidValue, RunNotFound
-from schemas.runs import RunStarted
 from slime_events.core.run.run_folder import RunFolder
 from storage.archive.writer import ArchiveWriter
 from storage.log import Append, append_all
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.docs.pages import DOCS
 from tests.docs.recorded_run import STEPS, events, run_settings
 
@@ -26,7 +25,7 @@ async def archive(tmp_path: Path) -> str:
     """A recorded run, of which only the archive is there."""
     log = MemoryLog("demo")
     _, *rest = events()
-    said = [RunStarted(settings=msgspec.to_builtins(run_settings()), code_version="0"), *rest]
+    said = [made.started(run_settings(), code_version="0"), *rest]
     await append_all(
         log, [Append(enclose("demo", event, at=number, producer="test")) for number, event in enumerate(said)]
     )

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from schemas.arrays import unpack
 from schemas.commands import CommandDone, CommandGiven, CommandKind
 from schemas.rewards import RewardFailureKind
-from schemas.runs import RunStarted
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.audit.ledger import Ledger, Rules, read_ledger
 from slime_events.analysis.audit.recorded_rollouts import RecordedEnds
@@ -26,6 +25,7 @@ from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
 from slime_events.plugins.sample import Sample
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.agents.stage import ASKED, Stage, ask, seal
 from tests.audit.doctored import Doctored
 from tests.conductor.driver import dropping
@@ -173,7 +173,7 @@ async def _driven(folder: Path) -> Run:
     datums = pack_datums([Datum(ids, ids, {"weights": np.ones(3, np.float32)})])
     passing = {"arguments": {"loss_fn": "cross_entropy", "config": {}}, "datums": datums}
     others = {"optim_step": {"arguments": {"adam_params": {}}}, "save_weights": {"arguments": {"path": "x"}}}
-    started = RunStarted(settings={"run": {"tinker": "127.0.0.1:1"}}, code_version="")
+    started = made.started({"run": {"tinker": "127.0.0.1:1"}})
     async with DrivenSimulation(folder, steps=2, started=started) as simulation:
         simulation.start_engine(STEP)
         for number, kind in enumerate(kinds):

@@ -21,10 +21,10 @@ from benchmarks.table import HEAD, cells, markdown, text
 from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.rewards import RewardAssigned
-from schemas.rollouts import RolloutCompleted, StopReason, Timings, WeightSpan
+from schemas.rollouts import RolloutCompleted, Timings, WeightSpan
 from schemas.steps import StepCommitted
-from schemas.weights import WeightsActivated
 from storage.log import Recorded
+from tests import made
 
 MS = 1_000_000
 
@@ -35,27 +35,23 @@ def _said(at_ms: int, event: Event) -> Recorded:
 
 
 def _committed(step: int, seconds: dict[str, float]) -> StepCommitted:
-    return StepCommitted(
-        step=step, batch_digest="", parent_version=step, version=step + 1, weights_digest="", optimizer_digest="",
-        samples=1, tokens=1, seconds=seconds,
-    )  # fmt: skip
+    return made.committed(step, seconds=seconds)
 
 
 def _completed(sample: str, version: int, generating: float) -> RolloutCompleted:
-    return RolloutCompleted(
-        sample=sample, group="g", attempt=0, start=0, length=1, prompt_length=1, stop=StopReason.STOP, text="",
-        spans=(WeightSpan(0, 1, version),), digest="", engine="e", timings=Timings(generating=generating),
+    return made.completed(
+        sample, group="g", length=1, spans=(WeightSpan(0, 1, version),), timings=Timings(generating=generating),
     )  # fmt: skip
 
 
 def _rewarded(sample: str, seconds: float) -> RewardAssigned:
-    return RewardAssigned(sample=sample, group="g", value=1.0, grader="m", grader_digest="", seconds=seconds)
+    return made.assigned(sample, group="g", grader="m", seconds=seconds)
 
 
 def test_a_step_is_split_into_work_and_what_no_work_covers() -> None:
     log = [
         _said(100, _committed(0, {"train": 0.05})),
-        _said(120, WeightsActivated(version=1, engine="e", digest="", seconds=0.010)),
+        _said(120, made.activated(1, seconds=0.010)),
         _said(170, _completed("g-s0", 1, 0.065)),  # held its request since 105, the weights since 120
         _said(180, _completed("g-s1", 1, 0.030)),
         _said(190, _rewarded("g-s1", 0.002)),

@@ -7,9 +7,8 @@ import pytest
 from benchmarks.effective_time import MACHINES, StepSeconds, effective, faults, step_seconds
 from schemas.envelope import enclose
 from schemas.event import Event
-from schemas.steps import StepCommitted
-from schemas.weights import WeightsActivated
 from storage.log import Recorded
+from tests import made
 from tests.chaos.killer import Struck
 from tests.chaos.schedule import Kind
 
@@ -24,7 +23,7 @@ def test_a_tenth_of_the_steps_is_hit_and_machines_take_turns() -> None:
 
 
 def test_steps_are_hit_by_the_kills_that_fall_into_them() -> None:
-    log = [_at(10, WeightsActivated(version=0, engine="e", digest="", seconds=0.1)), _commit(14, 0), _commit(24, 1)]
+    log = [_at(10, made.activated()), _commit(14, 0), _commit(24, 1)]
     struck = [Struck(0, Kind.TRAINER, 1, 15 * SECOND, 0, 0)]
     found = step_seconds(log, struck)
     assert [(step.seconds, step.hit) for step in found] == [(pytest.approx(4.0), False), (pytest.approx(10.0), True)]
@@ -39,11 +38,8 @@ def test_nothing_is_lost_without_faults() -> None:
 def _commit(at: int, step: int) -> Recorded:
     return _at(
         at,
-        StepCommitted(
-            step=step, batch_digest="", parent_version=step, version=step + 1, weights_digest="", optimizer_digest="",
-            samples=1, tokens=1,
-        ),
-    )  # fmt: skip
+        made.committed(step),
+    )
 
 
 def _at(at: int, event: Event) -> Recorded:

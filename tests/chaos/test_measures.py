@@ -12,12 +12,13 @@ from schemas.arrays import pack_log_probs, pack_tokens, unpack
 from schemas.batches import BatchSealed
 from schemas.envelope import enclose
 from schemas.event import Event, Purpose
-from schemas.groups import GroupRejected, RejectionCause
+from schemas.groups import RejectionCause
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
-from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutProgressed, StopReason
+from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from schemas.steps import StepCommitted
 from slime_events.core.trajectory import content_digest
 from storage.log import Recorded
+from tests import made
 from tests.chaos import measures
 from tests.chaos.engine_log import tokens_in_lines
 from tests.chaos.killer import Struck
@@ -29,19 +30,12 @@ SECOND = 1_000_000_000
 
 
 def chunk(start: int, tokens: Sequence[int]) -> RolloutProgressed:
-    return RolloutProgressed(
-        sample=SAMPLE, attempt=0, start=start, tokens=pack_tokens(tokens), log_probs=_log_probs(tokens), spans=(),
-        engine="e",
-    )  # fmt: skip
+    return made.progressed(SAMPLE, tokens, start=start, log_probs=_log_probs(tokens), spans=())
 
 
 def end(start: int, tokens: Sequence[int], whole: Sequence[int]) -> RolloutCompleted:
     digest = content_digest(np.array(whole, np.int32), unpack(_log_probs(whole)))
-    return RolloutCompleted(
-        sample=SAMPLE, group=GROUP, attempt=0, start=start, length=start + len(tokens), prompt_length=3,
-        stop=StopReason.STOP, text="", spans=(), digest=digest, engine="e", tokens=pack_tokens(tokens),
-        log_probs=_log_probs(tokens),
-    )  # fmt: skip
+    return made.completed(SAMPLE, tokens, start=start, prompt_length=3, digest=digest, log_probs=_log_probs(tokens))
 
 
 def _log_probs(tokens: Sequence[int]) -> Any:
@@ -65,10 +59,8 @@ def test_acked_tokens_that_do_not_stay_are_lost(said: list[Event], lost: int) ->
 
 
 def test_a_rollout_that_engines_gave_up_loses_what_it_had() -> None:
-    failed = RolloutFailed(
-        sample=SAMPLE, group=GROUP, attempt=2, kind=FailureKind.ENGINE, message="gone", engine="e"
-    )  # fmt: skip
-    rejected = GroupRejected(group=GROUP, cause=RejectionCause.ROLLOUT_FAILED, reason="")
+    failed = made.failed(SAMPLE, attempt=2)
+    rejected = made.rejected(GROUP, RejectionCause.ROLLOUT_FAILED, reason="")
     assert measures.tokens_lost([chunk(0, [1, 2]), failed, rejected], unpack) == {SAMPLE: 2}
     assert measures.tokens_lost([chunk(0, [1, 2]), failed, end(2, [3], [1, 2, 3])], unpack) == {}
 
@@ -87,14 +79,13 @@ def _recorded(position: int, event: Event) -> Recorded:
 
 
 def sealed(step: int, *samples: str) -> BatchSealed:
-    return BatchSealed(step=step, groups=(), samples=samples, rewards=(), raw_rewards=(), digest=f"batch {step}")
+    return made.sealed(step, samples=samples, digest=f"batch {step}")
 
 
 def committed(step: int) -> StepCommitted:
-    return StepCommitted(
-        step=step, batch_digest=f"batch {step}", parent_version=step, version=step + 1, weights_digest=f"w{step + 1}",
-        optimizer_digest="", samples=2, tokens=2,
-    )  # fmt: skip
+    return made.committed(
+        step, batch_digest=f"batch {step}", weights_digest=f"w{step + 1}", optimizer_digest="", samples=2, tokens=2
+    )
 
 
 def test_a_sample_is_trained_where_its_batch_is_committed() -> None:
@@ -122,7 +113,7 @@ def test_offsets_without_prompt_are_skipped_and_offsets_with_two_repeated() -> N
 
 
 def test_a_group_without_a_fate_is_forgotten_where_nothing_may_wait() -> None:
-    said = [drawn(0), drawn(1), GroupRejected(group="train-0-000001", cause=RejectionCause.FILTER, reason="")]
+    said = [drawn(0), drawn(1), made.rejected("train-0-000001", reason="")]
     assert measures.prompts_drawn(said, nothing_waits=True).forgotten == ("train-0-000000",)
     assert measures.prompts_drawn(said, nothing_waits=False).forgotten == ()
 
@@ -139,9 +130,7 @@ def test_seconds_count_from_the_kill_to_what_was_stamped_after_it() -> None:
     assert [first.first_token_s, first.back_s, first.start_s] == pytest.approx([2.0, 3.5, 0.5])
     assert first.alone
     assert (second.first_token_s, second.back_s, second.alone) == (None, None, True)
-    assert measures.parts([first]) == {
-        "until the successor's start": 3.0, "its start": 0.5, "then to a token": 0.0
-    }  # fmt: skip
+    assert measures.parts([first]) == {"until the successor's start": 3.0, "its start": 0.5, "then to a token": 0.0}
     assert measures.parts([second]) == {}
     assert measures.middle_and_worst([3.0, None, 1.0]) == {"count": 2, "open": 1, "median": 2.0, "worst": 3.0}
     assert measures.middle_and_worst([None]) == {"count": 0, "open": 1}
@@ -187,5 +176,5 @@ def test_tokens_by_sglangs_own_lines() -> None:
         "[2026-01-01 00:00:00] Decode batch, #running-req: 10, #token: 300, token usage: 0.01, #queue-req: 0,",
         "[2026-01-01 00:00:01] Decode batch [7], #running-req: 3, #token: 90,",
         "[2026-01-01 00:00:01] max_total_num_tokens=16384",
-    ]  # fmt: skip
+    ]
     assert tokens_in_lines(lines) == 21

@@ -5,32 +5,23 @@ from __future__ import annotations
 import hashlib
 
 from schemas.arrays import pack_log_probs, pack_tokens
-from schemas.batches import BatchSealed
 from schemas.codec import encode
 from schemas.envelope import enclose
-from schemas.evals import EvalCompleted
 from schemas.event import Event
-from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from schemas.prompts import PromptRejected, PromptSubmitted, Source
-from schemas.rewards import RewardAssigned
+from schemas.groups import RejectionCause
+from schemas.prompts import PromptRejected, Source
 from schemas.rollouts import (
-    RolloutCompleted,
-    RolloutProgressed,
-    RolloutRequested,
-    Sampling,
     StopReason,
     Timings,
     WeightSpan,
 )
-from schemas.runs import FinishReason, RunFinished, RunStarted
-from schemas.steps import StepCommitted
-from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import FOLD, RunState, state_digest
 from slime_events.core.trajectory import content_digest
 from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog
+from tests import made
 
 RUN = "small"
 SECOND = 1_000_000_000
@@ -51,13 +42,7 @@ def finished(before: list[Event]) -> list[Event]:
     state = RunState(run=RUN)
     for one in recorded(before):
         apply(state, one)
-    end = RunFinished(
-        reason=FinishReason.ALL_STEPS,
-        steps=state.steps,
-        events=state.events,
-        state_digest=state_digest(state),
-        fold=FOLD,
-    )
+    end = made.finished(steps=state.steps, events=state.events, state_digest=state_digest(state), fold=FOLD)
     return [*before, end]
 
 
@@ -87,10 +72,10 @@ async def write(said: list[Event]) -> MemoryLog:
 def events() -> list[Event]:
     """Everything up to the end of the run."""
     said: list[Event] = [
-        RunStarted(settings={"rollout": {"num_rollout": 2}}, code_version="0.1.0", environment={"torch": "2"}),
+        made.started({"rollout": {"num_rollout": 2}}, code_version="0.1.0", environment={"torch": "2"}),
         WorkerJoined(worker=ENGINE, role="engine", pid=1, seconds={"load": 1.5}),
-        WeightsPublished(version=0, parent=None, url="weights/0", digest="d0", bytes=1000),
-        WeightsActivated(version=0, engine=ENGINE, digest="d0", seconds=0.1, lag=0.2),
+        made.published(url="weights/0", bytes=1000),
+        made.activated(engine=ENGINE, lag=0.2),
         PromptRejected(source=Source(path="train.jsonl", line=7, offset=7), reason="not_json: no JSON object"),
     ]
     for step, groups in enumerate(BATCHES):
@@ -98,18 +83,7 @@ def events() -> list[Event]:
         for group in names:
             said += _group(group, step, reject=group == REJECTED)
         said += _step(step, groups)
-    said.append(
-        EvalCompleted(
-            dataset="digits",
-            version=2,
-            mean=0.75,
-            samples=4,
-            failed=0,
-            mean_length=3,
-            oldest_version=2,
-            newest_version=2,
-        )
-    )
+    said.append(made.evaluated(2, dataset="digits", mean=0.75, samples=4, mean_length=3))
     return said
 
 
@@ -119,8 +93,8 @@ def _group(group: str, version: int, *, reject: bool) -> list[Event]:
         Source(path="inbox", key="k1") if inbox else Source(path="train.jsonl", line=1, row=0, offset=int(group[-1]))
     )
     said: list[Event] = [
-        PromptSubmitted(
-            group=group, text=f"What is {group}?", tokens=pack_tokens([1, 2, 3]), source=source, label="42",
+        made.submitted(
+            group, text=f"What is {group}?", tokens=[1, 2, 3], source=source, label="42",
             messages=[{"role": "user", "content": f"What is {group}?"}], dataset="inbox" if inbox else "train",
         )
     ]  # fmt: skip
@@ -131,67 +105,51 @@ def _group(group: str, version: int, *, reject: bool) -> list[Event]:
         figures = {"mean": 0.0, "std": 0.0}
         cause, reason = RejectionCause.FILTER, "zero_std_0.0"
         said.append(
-            GroupRejected(
-                group=group, cause=cause, reason=reason, samples=samples, rewards=(0.0, 0.0), filter="nonzero_std",
-                figures=figures,
+            made.rejected(
+                group, cause, reason=reason, samples=samples, rewards=(0.0, 0.0), filter="nonzero_std", figures=figures,
             )
         )  # fmt: skip
     else:
-        said.append(GroupAccepted(group=group, samples=samples, rewards=(0.0, 1.0), figures={"mean": 0.5}))
+        said.append(made.accepted(group, samples=samples, rewards=(0.0, 1.0), figures={"mean": 0.5}))
     return said
 
 
 def _sample(group: str, index: int, version: int) -> list[Event]:
     sample = f"{group}-s{index}"
-    request = RolloutRequested(
-        sample=sample, group=group, index=index, prompt=pack_tokens([1, 2, 3]), sampling=Sampling(max_new_tokens=8),
-        seed=5, min_version=0,
-    )  # fmt: skip
+    request = made.requested(sample, prompt=[1, 2, 3], seed=5)
     tokens, log_probs = pack_tokens([10, 11, 12]), pack_log_probs([-0.5, -0.25, -0.125])
     spans = (WeightSpan(0, 3, version),)
     said: list[Event] = [request]
-    done = RolloutCompleted(
-        sample=sample, group=group, attempt=0, start=0, length=3, prompt_length=3, stop=StopReason.STOP, text="is 42",
-        spans=spans, digest=content_digest([10, 11, 12], [-0.5, -0.25, -0.125]), engine=ENGINE, tokens=tokens,
-        log_probs=log_probs, timings=Timings(queued=0.25, generating=0.5),
+    done = made.completed(
+        sample, tokens, length=3, prompt_length=3, text="is 42", spans=spans,
+        digest=content_digest([10, 11, 12], [-0.5, -0.25, -0.125]), engine=ENGINE, log_probs=log_probs,
+        timings=Timings(queued=0.25, generating=0.5),
     )  # fmt: skip
     if index == 1 and version == 1:  # this one came in two pieces, over two versions
         first = (WeightSpan(0, 2, 0),)
-        said.append(
-            RolloutProgressed(
-                sample=sample, attempt=0, start=0, tokens=pack_tokens([10, 11]),
-                log_probs=pack_log_probs([-0.5, -0.25]), spans=first, engine=ENGINE,
-            )
-        )  # fmt: skip
-        done = RolloutCompleted(
-            sample=sample, group=group, attempt=0, start=2, length=3, prompt_length=3, stop=StopReason.LENGTH,
-            text="is 42", spans=(*first, WeightSpan(2, 3, 1)), digest=done.digest, engine=ENGINE,
-            tokens=pack_tokens([12]), log_probs=pack_log_probs([-0.125]), timings=done.timings,
+        said.append(made.progressed(sample, [10, 11], log_probs=[-0.5, -0.25], spans=first, engine=ENGINE))
+        done = made.completed(
+            sample, [12], start=2, length=3, prompt_length=3, stop=StopReason.LENGTH, text="is 42",
+            spans=(*first, WeightSpan(2, 3, 1)), digest=done.digest, engine=ENGINE, log_probs=[-0.125],
+            timings=done.timings,
         )  # fmt: skip
     said.append(done)
     value = 0.0 if group == REJECTED else float(index)
     grader = hashlib.sha256(b"exact").hexdigest()
     said.append(
-        RewardAssigned(
-            sample=sample, group=group, value=value, grader="exact", grader_digest=grader, detail={"found": "42"},
-            seconds=0.001,
-        )
-    )  # fmt: skip
+        made.assigned(sample, value=value, grader="exact", grader_digest=grader, detail={"found": "42"}, seconds=0.001)
+    )
     return said
 
 
 def _step(step: int, groups: tuple[str, ...]) -> list[Event]:
     samples = tuple(f"{group}-s{index}" for group in groups for index in range(2))
-    batch = BatchSealed(
-        step=step, groups=groups, samples=samples, rewards=(-1.0, 1.0) * 2, raw_rewards=(0.0, 1.0) * 2,
-        digest=f"b{step}", oldest_version=0,
+    batch = made.sealed(
+        step, groups=groups, samples=samples, rewards=(-1.0, 1.0) * 2, raw_rewards=(0.0, 1.0) * 2, digest=f"b{step}",
     )  # fmt: skip
-    commit = StepCommitted(
-        step=step, batch_digest=f"b{step}", parent_version=step, version=step + 1, weights_digest=f"d{step + 1}",
-        optimizer_digest=f"o{step + 1}", samples=4, tokens=24, metrics={"loss": 0.5}, seconds={"train": 0.3},
+    commit = made.committed(
+        step, batch_digest=f"b{step}", samples=4, tokens=24, metrics={"loss": 0.5}, seconds={"train": 0.3},
     )  # fmt: skip
-    weights = WeightsPublished(
-        version=step + 1, parent=step, url=f"weights/{step + 1}", digest=f"d{step + 1}", bytes=1000
-    )
-    active = WeightsActivated(version=step + 1, engine=ENGINE, digest=f"d{step + 1}", seconds=0.1, lag=0.2)
+    weights = made.published(step + 1, parent=step, url=f"weights/{step + 1}", bytes=1000)
+    active = made.activated(step + 1, engine=ENGINE, lag=0.2)
     return [batch, commit, weights, active]

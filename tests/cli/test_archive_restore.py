@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from schemas.arrays import pack_tokens
 from schemas.envelope import enclose
 from schemas.errors import ArchiveDamaged, RunIsOn, StorageError
-from schemas.prompts import PromptSubmitted, Source
-from schemas.runs import RunStarted
+from schemas.prompts import Source
 from slime_events.app.cli.commands.archive import check_blobs as blobs_of
 from slime_events.app.cli.commands.restore import MARK
 from slime_events.app.launch.run_lock import holding
@@ -26,6 +23,7 @@ from storage.log import Append, Recorded
 from storage.nats.server import NatsServer
 from storage.open_log import open_run_log
 from storage.payloads import offload
+from tests import made
 from tests.cli.invoke import command
 
 archive, restore = command("archive"), command("restore")
@@ -43,12 +41,10 @@ def run(tmp_path: Path) -> RunFolder:
 
 async def _fill(folder: RunFolder, settings: TrainSettings) -> None:
     blobs = BlobStore(str(folder.blobs))
-    events = [RunStarted(settings=msgspec.to_builtins(settings), code_version="0")]
+    events = [made.started(settings, code_version="0")]
     events += [
         offload(
-            PromptSubmitted(
-                group=f"g{i}", text="?", tokens=pack_tokens(range(i, i + 20 * (i % 3 + 1))), source=Source("f", row=i)
-            ),
+            made.submitted(f"g{i}", text="?", tokens=range(i, i + 20 * (i % 3 + 1)), source=Source("f", row=i)),
             blobs,
             limit=200,
         )

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from schemas import trust
-from schemas.arrays import Array, BlobRef, pack_tokens
+from schemas.arrays import Array, BlobRef
 from schemas.envelope import enclose
 from schemas.errors import BlobDamaged, RunNotFound, SlimeEventsError, UntrustedText
 from schemas.event import Event
-from schemas.prompts import PromptSubmitted, Source
+from schemas.prompts import Source
 from schemas.references import expand
-from schemas.runs import Branched, RunStarted
+from schemas.runs import Branched
 from schemas.trust import check_trusted, doubting, is_doubted, name_words, trusting
 from slime_events.core.config.reach import check_reach, reaching, reaching_texts
 from slime_events.core.config.settings import TrainSettings
@@ -30,6 +30,7 @@ from slime_events.plugins.loader import load_function
 from storage.archive.writer import ArchiveWriter
 from storage.log import Append
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.cli.invoke import command
 
 restore, resume, lineage, rescore = command("restore"), command("resume"), command("lineage"), command("rescore")
@@ -80,8 +81,8 @@ def archived(folder: Path, settings: dict[str, Any], branched: Branched | None =
         values[component] |= fields
     values["run"]["run"] = "r"
     log = MemoryLog("r")
-    prompt = PromptSubmitted(group="g", text="?", tokens=pack_tokens([1]), source=Source("f", row=1))
-    events = [RunStarted(settings=values, code_version="0", branched=branched), prompt, *more]
+    prompt = made.submitted(text="?", source=Source("f", row=1))
+    events = [made.started(values, code_version="0", branched=branched), prompt, *more]
     asyncio.run(log.append([Append(enclose("r", event, at=1, producer="test")) for event in events]))
     writer = ArchiveWriter(str(folder / "archive"), "r")
     for record in log.records:
@@ -188,7 +189,7 @@ def test_an_archive_s_functions_are_not_loaded(tmp_path: Path) -> None:
 def test_a_blob_of_the_archive_leads_nowhere(tmp_path: Path) -> None:
     far = Array(dtype="int32", n=1, blob=BlobRef("../../../../secret", 4))
     (tmp_path / "secret").write_bytes(b"1234")
-    event = PromptSubmitted(group="h", text="", tokens=far, source=Source("f", row=2))
+    event = made.submitted("h", tokens=far, source=Source("f", row=2))
     url = archived(tmp_path, {}, None, event)
     with pytest.raises(BlobDamaged):
         restore(["r", url, "--runs-dir", str(tmp_path / "runs")])

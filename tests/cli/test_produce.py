@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from schemas.errors import AccessDenied, LogUnavailable, RunIsOver
 from schemas.inbox import FieldError, InboxPrompt, InboxReply
-from schemas.runs import FinishReason, RunFinished, RunStarted
+from schemas.runs import FinishReason
 from slime_events.app.cli.commands.produce import read_lines, send_file
 from slime_events.client.inbox import InboxClient, produce
 from slime_events.core.run.participant import Participant
@@ -35,6 +35,7 @@ from storage.log import MAX_BATCH
 from storage.nats.accounts import Access, file_of
 from storage.nats.server import NatsServer
 from storage.open_log import own_server
+from tests import made
 from tests.cli.invoke import arguments
 
 SNIPPETS = Path(__file__).parents[2] / "docs" / "snippets"
@@ -173,10 +174,10 @@ async def _nobody_conducts(runs: Path) -> AsyncIterator[tuple[asyncio.Task[int],
     async with await own_server(folder.path, "r") as server:
         log = await JetStreamLog.open(server.address(Access.ROLES), "r")
         worker = Participant(log, "launcher")
-        await worker.append([RunStarted(settings={}, code_version="")])
+        await worker.append([made.started()])
 
         async def end(reason: FinishReason) -> None:
-            await worker.append_fenced(RunFinished(reason=reason, steps=1, events=2, state_digest=""))
+            await worker.append_fenced(made.finished(reason, events=2))
 
         yield asyncio.create_task(_run(arguments("produce", "r", str(file), "--runs-dir", str(runs)), file)), end
         await log.close()
@@ -247,7 +248,7 @@ ODD: list[tuple[bytes, list[str], int]] = [
     (b"\x1f\x8bxxx", ["f: holds gzip"], 0),
     (b'{"prompt": "a", "tools": [{"n": 1%s}]}\n' % (b"0" * 30), ["f:1: tools[0].n: is an integer of some 31"], 0),
     (b'{"prompt": "a"}\n{"prompt": "half', ["f:2: not JSON"], 1),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("content", "refused", "taken"), ODD)

@@ -18,6 +18,7 @@ from slime_events.app.cli.commands.show_run import run_text, run_view
 from slime_events.model import Run
 from slime_events.model.progress import Progress
 from storage.log import Recorded
+from tests import made
 from tests.cli.small_run import RUN, SECOND, START, events
 from tests.conductor.driver import Driver, make_plan
 
@@ -67,9 +68,9 @@ def _resumed_a_day_later(killed: float = 13.0) -> list[tuple[float, Event]]:
         elif not any(isinstance(other, RunResumed) for _, other in said):
             said += [
                 (killed, event),
-                (day, RunResumed(incarnation=1, code_version="")),
+                (day, made.resumed()),
                 (day + 15.0, WorkerJoined(worker="trainer-2", role="trainer", pid=2)),
-                (day + 20.0, WeightsActivated(version=1, engine="engine-2", digest="d1", seconds=0.1, lag=0.2)),
+                (day + 20.0, made.activated(1, engine="engine-2", lag=0.2)),
             ]
         else:
             said.append((day + 21.0, event))
@@ -101,9 +102,9 @@ def test_a_step_that_is_trained_while_engines_start_does_not_end_their_start() -
     (first, second) = (number for number, event in enumerate(before) if isinstance(event, StepCommitted))
     said = [(1.0 if number < first else 2.0, event) for number, event in enumerate(before[:second])]
     worked = _at(said).figures.time.worked
-    ready = WeightsActivated(version=2, engine="engine-2", digest="d2", seconds=0.1, lag=0.2)
+    ready = made.activated(2, engine="engine-2", lag=0.2)
     said += [
-        (100.0, RunResumed(incarnation=1, code_version="")),
+        (100.0, made.resumed()),
         (105.0, WorkerJoined(worker="trainer-2", role="trainer", pid=2)),
         (106.0, before[second]),
         (156.0, ready),

@@ -13,7 +13,7 @@ import pytest
 
 from schemas.envelope import enclose
 from schemas.event import Event
-from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.runs import FinishReason, RunFailed
 from slime_events.app.cli.arguments import COMMANDS
 from slime_events.app.cli.commands.show_at import moment_facts
 from slime_events.app.cli.main import main
@@ -29,13 +29,14 @@ from storage.jetstream.log import JetStreamLog
 from storage.log import Append
 from storage.nats.server import NatsServer
 from storage.open_log import record_place
+from tests import made
 from tests.cli.small_run import recorded
 
-STARTED = RunStarted(settings={"rollout": {"num_rollout": 2}}, code_version="0")
-RESUMED = RunResumed(incarnation=1, code_version="0")
+STARTED = made.started({"rollout": {"num_rollout": 2}}, code_version="0")
+RESUMED = made.resumed(code_version="0")
 FAILED = RunFailed(role="trainer", reason="rank 0 lost its device")
-INTERRUPTED = RunFinished(reason=FinishReason.INTERRUPTED, steps=1, events=1, state_digest="")
-FINISHED = RunFinished(reason=FinishReason.ALL_STEPS, steps=2, events=1, state_digest="")
+INTERRUPTED = made.finished(FinishReason.INTERRUPTED)
+FINISHED = made.finished(steps=2)
 LOGS: dict[str, Sequence[Event]] = {
     "killed": [STARTED],
     "killed-again": [STARTED, INTERRUPTED, RESUMED],

@@ -12,7 +12,6 @@ from schemas.errors import RunNotFound
 from schemas.ids import INBOX, inbox_group_id
 from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptOffered, PromptRejected, Source
-from schemas.runs import RunResumed, RunStarted
 from slime_events.app.cli.commands.show import Question, View, trace_text, view_of
 from slime_events.app.cli.commands.show_run import look_run_up, read_whole_run, run_view
 from slime_events.core.config.data import DataSettings
@@ -26,6 +25,7 @@ from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.model import Run
 from slime_events.model.progress import Progress, ProgressSnapshot
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.cli import small_run as run
 from tests.cli.small_run import REJECTED, small_run
 from tests.simulation.parts import Letters
@@ -112,7 +112,7 @@ async def test_a_group_is_found_by_its_producer_s_key() -> None:
 async def test_a_key_of_two_sources_names_both_and_one_that_is_no_group_yet_its_fate() -> None:
     log = MemoryLog("keys")
     worker = Participant(log, "launcher")
-    await worker.append([RunStarted(settings={}, code_version="")])
+    await worker.append([made.started()])
     outside = OutsidePrompts(DataSettings(), Letters(), 200)
     for sender in ("", "quiz"):
         await worker.append([outside.submitted(InboxPrompt(key="a key", prompt="1"), sender)])
@@ -170,7 +170,7 @@ async def test_a_trace_leads_from_submit_to_activate(tmp_path: Path) -> None:
 
 def test_the_steps_and_the_bound_are_those_of_the_newest_resumption() -> None:
     changed = {"rollout": {"num_rollout": 9, "max_staleness": 2, "over_sampling_batch_size": 32}}
-    said = [*run.events(), RunResumed(incarnation=1, code_version="", settings=changed)]
+    said = [*run.events(), made.resumed(settings=changed)]
     records, progress = Run(run.RUN), Progress(run.RUN)
     for recorded in run.recorded(said):
         records.apply(recorded)

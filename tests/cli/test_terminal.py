@@ -17,10 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.arrays import pack_tokens
 from schemas.envelope import enclose
-from schemas.prompts import PromptRejected, PromptSubmitted, Source
-from schemas.runs import RunFailed, RunStarted
+from schemas.prompts import PromptRejected, Source
+from schemas.runs import RunFailed
 from schemas.text import terminal_text
 from schemas.workers import WorkerLost
 from slime_events.analysis.lineage.picture import escape
@@ -44,6 +43,7 @@ from slime_events.app.launch.view import LiveView, PlainView
 from slime_events.app.terminal import SafeStream, raw_stream, safe_output
 from slime_events.core.telemetry.process_log import setup_logging
 from storage.log import Recorded
+from tests import made
 from tests.cli.test_hostile_archive import archived
 
 HOSTILE = (
@@ -151,9 +151,9 @@ def _recorded(event: Any) -> Recorded:
 @given(texts)
 def test_an_event_is_one_line(text: str) -> None:
     for event in (
-        RunStarted(settings={}, code_version=text),
+        made.started(code_version=text),
         RunFailed(reason=text, role=text),
-        PromptSubmitted(group="g", text=text, tokens=pack_tokens([1]), source=Source(text, row=1, key=text)),
+        made.submitted(text=text, source=Source(text, row=1, key=text)),
         PromptRejected(source=Source(text, row=1), reason=text),
         WorkerLost(worker="w", role=text, reason=text),
     ):
@@ -253,10 +253,7 @@ def test_a_command_over_a_hostile_run_prints_text(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = HOSTILE.replace("\ud800", "") + "\nerror: faked"
-    prompt = PromptSubmitted(
-        group="h", text=text, tokens=pack_tokens([1]), source=Source(text, row=2, key=text), label=text,
-        metadata={text: text},
-    )  # fmt: skip
+    prompt = made.submitted("h", text=text, source=Source(text, row=2, key=text), label=text, metadata={text: text})
     lost = WorkerLost(worker="w-1", role=text, reason=text)
     failed = RunFailed(reason=text, role=text, waited_for=text)
     rejected = PromptRejected(source=Source(text, row=3), reason=text)

@@ -7,29 +7,18 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from schemas.arrays import pack_log_probs, pack_tokens
 from schemas.batches import BatchSealed
-from schemas.checkpoints import CheckpointSaved
 from schemas.codec import decode, encode
 from schemas.envelope import enclose
 from schemas.event import Event, Purpose
-from schemas.prompts import PromptSubmitted, Source
-from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
+from schemas.prompts import Source
+from schemas.rewards import RewardFailureKind
 from schemas.rollouts import (
     FailureKind,
-    RolloutCompleted,
-    RolloutFailed,
-    RolloutProgressed,
     RolloutRequested,
-    RolloutSuspended,
     Sampling,
-    StopReason,
-    SuspendReason,
     WeightSpan,
 )
-from schemas.runs import RunStarted
-from schemas.steps import StepCommitted
-from schemas.weights import WeightsPublished
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupState
 from slime_events.core.state.run import RunState
@@ -41,6 +30,7 @@ from slime_events.plugins.filters.base_types import DynamicFilterOutput
 from slime_events.plugins.filters.decide import run_filter
 from slime_events.plugins.sample_view import group_samples
 from storage.log import Recorded
+from tests import made
 from tests.plans import fields_of_plan
 
 SAMPLING = Sampling(max_new_tokens=8)
@@ -82,8 +72,8 @@ class Driver:
         self.begun: dict[str, list[int]] = {}
         self.boundary = 0
         self.drawn = 0
-        self.say(RunStarted(settings={}, code_version=""))
-        self.say(WeightsPublished(version=0, parent=None, url="", digest="d0", bytes=0))
+        self.say(made.started())
+        self.say(made.published(url="", bytes=0))
         self.settle()
 
     def say(self, event: Event) -> None:
@@ -111,9 +101,7 @@ class Driver:
     def _draw(self) -> list[Event]:
         drawn = []
         for _ in range(prompts_to_draw(self.state, self.plan)):
-            prompt = PromptSubmitted(
-                group=f"g{self.drawn:04d}", text="", tokens=pack_tokens([1]), source=Source(path="f", offset=self.drawn)
-            )
+            prompt = made.submitted(f"g{self.drawn:04d}", source=Source(path="f", offset=self.drawn))
             self.drawn += 1
             drawn.append(prompt)
         return with_requests(drawn, self.state, self.plan)
@@ -122,10 +110,8 @@ class Driver:
         events: list[Event] = []
         for name, version in evals_due(self.state, self.plan):
             for index in range(self.eval_prompts):
-                prompt = PromptSubmitted(
-                    group=f"eval-{name}-v{version}-{index}",
-                    text="",
-                    tokens=pack_tokens([1]),
+                prompt = made.submitted(
+                    f"eval-{name}-v{version}-{index}",
                     source=Source(path=name, offset=index),
                     purpose=Purpose.EVAL,
                     dataset=name,
@@ -143,14 +129,13 @@ class Driver:
         versions = self.begun.setdefault(sample, [])
         versions.append(self.state.published if version is None else version)
         self.say(
-            RolloutProgressed(
-                sample=sample,
+            made.progressed(
+                sample,
+                [1],
                 attempt=request.attempt,
                 start=len(versions) - 1,
-                tokens=pack_tokens([1]),
-                log_probs=pack_log_probs([0.0]),
+                log_probs=[0.0],
                 spans=(WeightSpan(len(versions) - 1, len(versions), versions[-1]),),
-                engine="e",
             )
         )
 
@@ -161,15 +146,7 @@ class Driver:
     def rest(self, sample: str) -> None:
         """The rollout rests with the tokens that its chunks hold."""
         request = self.requests.pop(sample)
-        self.say(
-            RolloutSuspended(
-                sample=sample,
-                attempt=request.attempt,
-                length=len(self.begun.get(sample, ())),
-                reason=SuspendReason.STEP_BOUNDARY,
-                engine="e",
-            )
-        )
+        self.say(made.suspended(sample, len(self.begun.get(sample, ())), attempt=request.attempt))
 
     def complete(self, sample: str) -> None:
         """The rollout ends, by the newest weights; its reward is still to come."""
@@ -178,37 +155,30 @@ class Driver:
         versions = [*said, self.state.published]
         self.ungraded[sample] = request.group
         self.say(
-            RolloutCompleted(
-                sample=sample,
+            made.completed(
+                sample,
                 group=request.group,
                 attempt=request.attempt,
                 start=len(said),
                 length=len(versions),
-                prompt_length=1,
-                stop=StopReason.STOP,
                 text=sample,
                 spans=tuple(WeightSpan(i, i + 1, v) for i, v in enumerate(versions)),
                 digest=hashlib.sha256(sample.encode()).hexdigest(),
-                engine="e",
             )
         )
 
     def fail(self, sample: str, kind: FailureKind = FailureKind.ENGINE) -> None:
         """The rollout fails."""
         request = self.requests.pop(sample)
-        self.say(
-            RolloutFailed(
-                sample=sample, group=request.group, attempt=request.attempt, kind=kind, message="broke", engine="e"
-            )
-        )
+        self.say(made.failed(sample, group=request.group, attempt=request.attempt, kind=kind, message="broke"))
 
     def grade(self, sample: str, value: float | None = 1.0) -> None:
         """A reward, or that there is none."""
-        common = {"sample": sample, "group": self.ungraded.pop(sample), "grader": "t", "grader_digest": ""}
+        group = self.ungraded.pop(sample)
         if value is None:
-            self.say(RewardFailed(kind=RewardFailureKind.NONE, message="None", **common))
+            self.say(made.reward_failed(sample, RewardFailureKind.NONE, group=group, message="None", grader="t"))
         else:
-            self.say(RewardAssigned(value=value, **common))
+            self.say(made.assigned(sample, value, group=group, grader="t"))
 
     def finish_group(self, group: str, value: float = 1.0) -> None:
         """All samples of a group end well; the conductor has not looked yet."""
@@ -221,10 +191,9 @@ class Driver:
         step = min(self.state.sealed)
         version = step + 1
         self.say(
-            StepCommitted(
-                step=step,
+            made.committed(
+                step,
                 batch_digest=self.state.sealed[step].digest,
-                parent_version=step,
                 version=version,
                 weights_digest=f"d{version}",
                 optimizer_digest="",
@@ -233,9 +202,9 @@ class Driver:
             )
         )
         if version % self.plan.publish_every == 0 or version == self.plan.steps:
-            self.say(WeightsPublished(version=version, parent=step, url="", digest=f"d{version}", bytes=0))
+            self.say(made.published(version, parent=step, url="", bytes=0))
         if self.plan.saves.due(version):
-            self.say(CheckpointSaved(version=version, url="", weights_digest="", optimizer_digest=""))
+            self.say(made.saved(version, url="", weights_digest="", optimizer_digest=""))
 
     def events(self, kind: type) -> list:
         """All events of a type, in order."""

@@ -10,13 +10,13 @@ from schemas.arrays import pack_tokens
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import FailureKind
 from schemas.runs import Branched
-from schemas.weights import WeightsActivated
 from slime_events.core.state.group import GroupState, SamplePhase, SampleState
 from slime_events.core.state.run import Counts, RunPhase, RunState, SealedState
 from slime_events.loop.conductor.accept import has_ended, verdicts
 from slime_events.loop.conductor.decide import Stall, evals_due, is_broken, is_complete, waits_for
 from slime_events.loop.conductor.plan import in_time, stale
 from slime_events.loop.conductor.seal import batch_digest
+from tests import made
 from tests.conductor.driver import Driver, keep_all, make_plan
 
 
@@ -83,7 +83,7 @@ def test_what_is_waited_for_in_turn() -> None:
     plan, state = driver.plan, driver.state
     evaluation = [sample for sample in driver.requests if sample.startswith("eval")]
     said = [waits_for(RunState(run="r"), plan), waits_for(state, plan)]
-    driver.say(WeightsActivated(version=0, engine="e", digest="d0", seconds=0.0))
+    driver.say(made.activated(seconds=0.0))
     said.append(waits_for(state, plan))
     driver.begin("g0000-s0")
     said.append(waits_for(state, plan))

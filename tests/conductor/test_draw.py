@@ -13,6 +13,7 @@ from slime_events.core.state.group import GroupState, SamplePhase
 from slime_events.core.state.run import Counts, SealedState
 from slime_events.loop.conductor.decide import with_requests
 from slime_events.loop.conductor.draw import groups_to_request, requests_again, requests_missing, sample_seed
+from tests import made
 from tests.conductor.driver import SAMPLING, Driver, make_plan
 from tests.conductor.test_decisions import state_of
 
@@ -77,7 +78,7 @@ def test_what_agents_make_is_marked() -> None:
 
 
 def prompt(group: str, *, seen: int = 0) -> PromptSubmitted:
-    return PromptSubmitted(group=group, text="", tokens=pack_tokens([1]), source=Source(path="f", seen=seen))
+    return made.submitted(group, source=Source(path="f", seen=seen))
 
 
 def test_what_is_drawn_is_asked_for_as_far_as_there_is_room() -> None:

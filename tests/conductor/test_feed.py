@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from schemas.arrays import pack_tokens
 from schemas.errors import DataError
 from schemas.event import Purpose
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
@@ -16,6 +15,7 @@ from slime_events.core.state.run import EvalState, RunPhase, RunState
 from slime_events.loop.conductor.cycle import draw, evaluation, recovery_events, run_cycle
 from slime_events.loop.prompts.prompt import Prompted
 from storage.log import Recorded
+from tests import made
 from tests.conductor.driver import Driver, keep_all, make_plan
 
 BAD = PromptRejected(source=Source(path="f", offset=-1, line=9), reason="not_json")
@@ -25,7 +25,7 @@ def row(offset: int, *, bad: bool = False) -> Prompted:
     source = Source(path="f", offset=offset)
     if bad:
         return PromptRejected(source=source, reason="too_long")
-    return PromptSubmitted(group=f"g{offset}", text="", tokens=pack_tokens([1]), source=source)
+    return made.submitted(f"g{offset}", source=source)
 
 
 class Rows:
@@ -51,9 +51,8 @@ class Rows:
     def evaluation(self, name: str, version: int) -> list[Prompted]:
         source = Source(path=name, offset=0)
         bad = PromptRejected(source=source, reason="empty", dataset=name)
-        good = PromptSubmitted(
-            group=f"eval-{name}-v{version}", text="", tokens=pack_tokens([2]), source=source, purpose=Purpose.EVAL,
-            dataset=name, version=version,
+        good = made.submitted(
+            f"eval-{name}-v{version}", tokens=[2], source=source, purpose=Purpose.EVAL, dataset=name, version=version,
         )  # fmt: skip
         return [bad] if name == "empty" else [bad, good]
 

@@ -7,15 +7,15 @@ from collections import Counter
 
 import pytest
 
-from schemas.arrays import pack_tokens
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from schemas.prompts import PromptSubmitted, Source
+from schemas.prompts import Source
 from schemas.rollouts import RolloutRequested
 from slime_events.core.state.group import GroupState
 from slime_events.loop.conductor.decide import is_broken, is_complete
 from slime_events.plugins.filters.base_types import DynamicFilterOutput
 from slime_events.plugins.filters.decide import FilterDecision, run_filter
 from slime_events.plugins.sample_view import group_samples
+from tests import made
 from tests.conductor.driver import Driver, dropping, make_plan
 from tests.conductor.promises import check_batches, within_room
 
@@ -166,11 +166,7 @@ def test_outside_prompts_go_first_and_wait_for_room(staleness: int) -> None:
     driver = Driver(make_plan(max_staleness=staleness))
     drawn = driver.drawn
     for key in ("a", "b"):
-        driver.say(
-            PromptSubmitted(
-                group=f"inbox-{key}", text="", tokens=pack_tokens([1]), source=Source(path="inbox", key=key)
-            )
-        )
+        driver.say(made.submitted(f"inbox-{key}", source=Source(path="inbox", key=key)))
     driver.settle()
     assert driver.state.waiting == ["inbox-a", "inbox-b"], "there is no room"
     driver.play(random.Random(3), check=within_room)

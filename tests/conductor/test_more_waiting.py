@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.arrays import pack_tokens
 from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.ids import INBOX
@@ -22,6 +21,7 @@ from slime_events.core.state.run import RunPhase, RunState
 from slime_events.loop.conductor.cycle import run_cycle
 from slime_events.loop.conductor.decide import decides_with_more_waiting
 from storage.log import Append, Recorded
+from tests import made
 from tests.scripted_engine import Script
 from tests.simulation.roles import keep_all
 from tests.simulation.simulation import Simulation, make_plan
@@ -36,10 +36,10 @@ PLANS: dict[str, dict[str, Any]] = {
 
 
 def came(number: int) -> PromptSubmitted:
-    return PromptSubmitted(
-        group=f"{INBOX}-more-{number}",
+    return made.submitted(
+        f"{INBOX}-more-{number}",
         text="more",
-        tokens=pack_tokens([1, 2]),
+        tokens=[1, 2],
         source=Source(path=INBOX, key=str(number)),
         dataset=INBOX,
         share="nats",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from schemas.arrays import pack_tokens
-from schemas.prompts import PromptSubmitted, Source
+from schemas.prompts import Source
 from schemas.recorded import CommonVersion, Recalled
 from schemas.rollouts import RolloutRequested
 from slime_events.loop.conductor.draw import reused_rollouts_due
 from slime_events.loop.conductor.plan import bound_of, last_step
+from tests import made
 from tests.conductor.driver import Driver, make_plan
 
 RECALLED = Recalled(run="p", samples=("x-s0", "x-s1"), common=CommonVersion(5, 5), oldest=-2, bound=7)
@@ -24,11 +24,7 @@ def driver() -> Driver:
     driver.requests.clear()
     driver.state.counts = type(driver.state.counts)()
     for group, recalled in (("mine", RECALLED), ("fresh", None)):
-        driver.say(
-            PromptSubmitted(
-                group=group, text="", tokens=pack_tokens([1]), source=Source(path="a", key="k"), recalled=recalled
-            )
-        )
+        driver.say(made.submitted(group, source=Source(path="a", key="k"), recalled=recalled))
     driver.settle()
     return driver
 

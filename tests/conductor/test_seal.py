@@ -8,11 +8,12 @@ import pytest
 
 from schemas.arrays import pack_tokens
 from schemas.batches import BatchSealed
-from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.groups import GroupAccepted, GroupRejected
 from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.seal import batch_digest, seal
+from tests import made
 from tests.conductor.driver import make_plan
 from tests.conductor.test_decisions import state_of
 
@@ -84,8 +85,8 @@ def test_out_of_order_the_oldest_go_first(in_order: bool, groups: tuple[str, ...
     assert found.groups == groups
 
 
-ACCEPTED = GroupAccepted(group="b", samples=(), rewards=())
-REJECTED = GroupRejected(group="b", cause=RejectionCause.FILTER, reason="r")
+ACCEPTED = made.accepted("b")
+REJECTED = made.rejected("b")
 
 
 @pytest.mark.parametrize(

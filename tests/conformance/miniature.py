@@ -11,20 +11,12 @@ from schemas.codec import decode, encode
 from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.groups import GroupRejected
-from schemas.prompts import PromptSubmitted, Source
-from schemas.rewards import RewardAssigned
+from schemas.prompts import Source
 from schemas.rollouts import (
-    RolloutCompleted,
-    RolloutProgressed,
     RolloutRequested,
-    RolloutSuspended,
     Sampling,
-    StopReason,
-    SuspendReason,
     WeightSpan,
 )
-from schemas.runs import RunStarted
-from schemas.weights import WeightsPublished
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupPhase, GroupState
 from slime_events.core.state.run import RunState
@@ -34,6 +26,7 @@ from slime_events.loop.conductor.plan import Plan
 from slime_events.plugins.filters.decide import run_filter
 from slime_events.plugins.sample import Sample
 from storage.log import Recorded
+from tests import made
 
 Filter = Callable[..., object]
 
@@ -63,8 +56,8 @@ class Miniature:
         self.log: list[Recorded] = []
         self.state = RunState(run="mini")
         self.draws: list[int] = []
-        self.say(RunStarted(settings={}, code_version=""))
-        self.say(WeightsPublished(version=0, parent=None, url="", digest="", bytes=0))
+        self.say(made.started())
+        self.say(made.published())
         self.settle()
 
     def say(self, event: Event) -> None:
@@ -90,14 +83,8 @@ class Miniature:
         """A first chunk of each sample of a group: it is being generated."""
         for event in self._requests(group):
             self.say(
-                RolloutProgressed(
-                    sample=event.sample,
-                    attempt=0,
-                    start=0,
-                    tokens=pack_tokens([5]),
-                    log_probs=pack_tokens([0]),
-                    spans=(WeightSpan(0, 1, 0),),
-                    engine="test",
+                made.progressed(
+                    event.sample, [5], log_probs=pack_tokens([0]), spans=(WeightSpan(0, 1, 0),), engine="test"
                 )
             )
 
@@ -105,32 +92,21 @@ class Miniature:
         """All samples of a group end and are graded; the conductor has not looked yet."""
         for event, reward in zip(self._requests(group), self.rewards[group], strict=True):
             self.say(
-                RolloutCompleted(
-                    sample=event.sample,
+                made.completed(
+                    event.sample,
                     group=event.group,
-                    attempt=0,
-                    start=0,
                     length=1,
-                    prompt_length=1,
-                    stop=StopReason.STOP,
-                    text="",
                     spans=(WeightSpan(0, 1, 0),),
                     digest=hashlib.sha256(event.sample.encode()).hexdigest(),
                     engine="test",
                 )
             )
-            self.say(
-                RewardAssigned(sample=event.sample, group=event.group, value=reward, grader="test", grader_digest="")
-            )
+            self.say(made.assigned(event.sample, group=event.group, value=reward, grader="test"))
 
     def rest(self, group: int) -> None:
         """Where the sealed batch suspends, as engines do: the samples of a group rest with the token they have."""
         for event in self._requests(group):
-            self.say(
-                RolloutSuspended(
-                    sample=event.sample, attempt=0, length=1, reason=SuspendReason.STEP_BOUNDARY, engine="test"
-                )
-            )
+            self.say(made.suspended(event.sample, 1, engine="test"))
 
     def suspends(self) -> bool:
         """Whether the step is sealed, and what is under way rests until the next."""
@@ -173,8 +149,6 @@ class Miniature:
         self.draws.append(count)
         events: list[Event] = []
         for number in range(first, first + count):
-            prompt = PromptSubmitted(
-                group=f"g{number}", text="", tokens=pack_tokens([1]), source=Source(path="mini", offset=number)
-            )
+            prompt = made.submitted(f"g{number}", source=Source(path="mini", offset=number))
             events += [prompt, *requests_for(prompt.group, prompt.tokens, self.plan, version=self.state.published)]
         return events

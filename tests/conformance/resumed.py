@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from schemas.arrays import pack_tokens, unpack
-from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
+from schemas.arrays import unpack
+from schemas.rollouts import RolloutRequested, StopReason, WeightSpan
 from serve_apps.engine.engine import Delta, GenerateRequest
 from serve_apps.rollout import Rollout
 from slime_events.core.trajectory import Trajectories, Trajectory
+from tests import made
 from tests.conformance import continued
 from tests.conformance.continued import Continued, Part
 
@@ -73,14 +74,11 @@ def _delta(part: Part, trajectory: Trajectory) -> Delta:
 
 
 def _asked(case: Continued, attempt: int) -> RolloutRequested:
-    return RolloutRequested(
-        sample=SAMPLE,
-        group="g0",
-        index=0,
+    return made.requested(
+        SAMPLE,
         attempt=attempt,
-        prompt=pack_tokens(case.prompt),
-        sampling=Sampling(max_new_tokens=case.limit),
+        prompt=case.prompt,
+        max_new_tokens=case.limit,
         seed=0,
-        min_version=0,
         mask_older=case.masks and attempt > 0,
     )

@@ -7,10 +7,8 @@ from typing import Any
 
 from actors.megatron.data_split import rollout_denominators
 from schemas.arrays import unpack
-from schemas.batches import BatchSealed
 from schemas.ids import group_of, sample_id, sibling_id
 from schemas.rewards import RewardAssigned
-from schemas.rollouts import RolloutRequested, Sampling
 from slime_events.algorithms.pass_rate import has_repetition, pass_rate
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.export.loaded import LoadedStep
@@ -20,6 +18,7 @@ from slime_events.core.trajectory import Trajectories
 from slime_events.loop.conductor.seal import batch_digest
 from slime_events.loop.training.pending_batches import build_batch
 from slime_events.plugins.sample import Sample
+from tests import made
 from tests.conformance import described
 from tests.conformance.case import Case, UnknownShape
 from tests.conformance.losses import algorithm
@@ -73,15 +72,8 @@ def _as_trained(samples: list[Sample], size: int, overrides: dict[str, Any]) -> 
     trajectories, raw = Trajectories(unpack), {}
     for place, (prompt, group) in enumerate(zip(dump.prompts(), groups, strict=True)):
         for index in range(len(group)):
-            request = RolloutRequested(
-                sample=sample_id(prompt.group, index),
-                group=prompt.group,
-                index=index,
-                attempt=0,
-                prompt=prompt.tokens,
-                sampling=Sampling(max_new_tokens=8),
-                seed=0,
-                min_version=0,
+            request = made.requested(
+                sample_id(prompt.group, index), group=prompt.group, index=index, prompt=prompt.tokens, seed=0
             )
             for event in (request, *dump.answers(request, place, "test")):
                 trajectories.apply(event, 1)
@@ -97,8 +89,7 @@ def _as_trained(samples: list[Sample], size: int, overrides: dict[str, Any]) -> 
     sizes = [sum(map(len, group)) for group in groups]
     rewards = normalize_rewards(list(raw.values()), sizes, algorithm(**overrides))
     lines = [(name, trajectories.by_sample[name].digest, reward) for name, reward in zip(raw, rewards, strict=True)]
-    sealed = BatchSealed(
-        step=0,
+    sealed = made.sealed(
         groups=tuple(dict.fromkeys(map(group_of, raw))),
         samples=tuple(raw),
         rewards=tuple(rewards),

@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from schemas.arrays import pack_tokens
 from schemas.errors import DataError, InvalidValue, RunNotFound
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from schemas.ids import group_of
-from schemas.prompts import PromptSubmitted, Source
+from schemas.prompts import PromptSubmitted
 from schemas.recorded import CommonVersion
-from schemas.rollouts import Origin, RolloutCompleted, StopReason, WeightSpan
-from schemas.runs import RunStarted
+from schemas.rollouts import Origin, RolloutCompleted, WeightSpan
 from slime_events.analysis.query import samples_where
 from slime_events.core.config.data import DataSettings
 from slime_events.core.state.apply import apply
@@ -32,6 +29,7 @@ from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import group_samples
 from slime_events.plugins.texts import Texts
 from storage.archive.writer import ArchiveWriter
+from tests import made
 from tests.cli.small_run import GROUPS, REJECTED, RUN, events, small_run
 from tests.lineage.opened import opened
 
@@ -132,16 +130,15 @@ async def test_nobody_left_and_no_archive(archive: str, tmp_path: Path) -> None:
     assert await read(DataSettings()) is None
 
 
-STARTED = RunStarted(settings={}, code_version="")
+STARTED = made.started()
 
 
 def prompted(group: str, **changes: Any) -> PromptSubmitted:
-    fields: dict[str, Any] = {"text": "?", "tokens": pack_tokens([1]), "source": Source(path="f"), "label": "1"}
-    return PromptSubmitted(group=group, **(fields | changes))
+    return made.submitted(group, **{"text": "?", "label": "1"} | changes)
 
 
 def accepted(group: str, *rewards: float) -> GroupAccepted:
-    return GroupAccepted(group=group, samples=(), rewards=rewards)
+    return made.accepted(group, rewards=rewards)
 
 
 async def test_all_groups_of_a_prompt_are_one_row() -> None:
@@ -151,7 +148,7 @@ async def test_all_groups_of_a_prompt_are_one_row() -> None:
         prompted("other", label="2"),
         prompted("evaluated", purpose=Purpose.EVAL),
         accepted("a", 1.0, 0.5),
-        GroupRejected(group="b", cause=RejectionCause.REWARD_FAILED, reason="r"),
+        made.rejected("b", RejectionCause.REWARD_FAILED),
         accepted("other", 0.0),
     ]
     one, other = await read_rows(await opened(said), 0.5)
@@ -172,12 +169,8 @@ async def test_chats_of_one_text_are_different_prompts() -> None:
 
 
 def completed(sample: str, *versions: int, **changes: Any) -> RolloutCompleted:
-    fields: dict[str, Any] = {
-        "attempt": 0, "start": 0, "length": len(versions), "prompt_length": 1, "stop": StopReason.STOP, "text": "",
-        "spans": tuple(WeightSpan(place, place + 1, version) for place, version in enumerate(versions)), "digest": "",
-        "engine": "e",
-    }  # fmt: skip
-    return RolloutCompleted(sample=sample, group=group_of(sample), **(fields | changes))
+    spans = tuple(WeightSpan(place, place + 1, version) for place, version in enumerate(versions))
+    return made.completed(sample, length=len(versions), spans=spans, **changes)
 
 
 async def test_groups_with_all_their_own_rollouts_alone() -> None:

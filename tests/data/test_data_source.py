@@ -11,7 +11,6 @@ import torch
 
 from schemas.errors import PlugPointError
 from schemas.prompts import PromptSubmitted
-from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason
 from slime_events.core.config.data import DataSettings
 from slime_events.loop.conductor.user_data_source import UserDataSource, source_length
 from slime_events.loop.prompts.slime.data_source import DataSource, RolloutDataSource, RolloutDataSourceWithBuffer
@@ -19,6 +18,7 @@ from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.sample_view import completed_sample, requested_sample
+from tests import made
 from tests.simulation.parts import Letters
 
 MINE = """
@@ -105,18 +105,6 @@ def test_shuffled_samples_of_slimes_reader_are_those_that_are_streamed(tmp_path:
     assert (streamed.epoch_id, streamed.sample_offset) == (held.epoch_id, held.sample_offset) == (2, 2)
 
 
-def requested(asked: PromptSubmitted) -> RolloutRequested:
-    sampling = Sampling(max_new_tokens=4, temperature=1.0)
-    return RolloutRequested(sample="g-s0", group="g", index=0, prompt=asked.tokens, sampling=sampling, seed=1)
-
-
-def completed(asked: PromptSubmitted, **fields: Any) -> RolloutCompleted:
-    return RolloutCompleted(
-        sample="g-s0", group="g", attempt=0, start=0, length=1, prompt_length=1, stop=StopReason.STOP, text="a",
-        spans=(), digest="", engine="e", **fields,
-    )  # fmt: skip
-
-
 def test_samples_of_one_group_that_differ_are_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from slime.utils.types import Sample\n"
@@ -144,9 +132,9 @@ def test_what_a_source_sets_on_a_sample_is_there_for_functions_graders_and_filte
     data = DataSettings(data_source_path=f"{tmp_path}/mine.py:Mine")
     (drawn,) = UserDataSource(data, ArgsView({}), Letters(), None).take({}, 1)
     assert isinstance(drawn, PromptSubmitted)
-    made = requested_sample(requested(drawn), drawn)
-    graded = completed_sample(completed(drawn, attributes={"seen": "changed"}), drawn)
-    assert (vars(made)["level"], vars(made)["seen"]) == (3, {"in": [1, 2]})
+    generated = requested_sample(made.requested(prompt=drawn.tokens), drawn)
+    graded = completed_sample(made.completed(text="a", attributes={"seen": "changed"}), drawn)
+    assert (vars(generated)["level"], vars(generated)["seen"]) == (3, {"in": [1, 2]})
     assert (vars(graded)["level"], vars(graded)["seen"]) == (3, "changed")
 
 

@@ -8,30 +8,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.arrays import pack_tokens
-from schemas.batches import BatchSealed
 from schemas.envelope import enclose
 from schemas.event import Event, Purpose
-from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.groups import RejectionCause
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.recorded import CommonVersion, Recalled
-from schemas.runs import Branched, RunStarted
-from schemas.steps import StepCommitted
+from schemas.runs import Branched
 from slime_events.loop.prompts.draw_stats import DrawStats, Pool, PromptStats, uniform, weight
 from storage.log import Append
 from storage.memory_log import MemoryLog
+from tests import made
 
 
 def prompt(offset: int, row: int, *, seen: int = 1, path: str = "f") -> PromptSubmitted:
     source = Source(path=path, row=row, offset=offset, seen=seen)
-    return PromptSubmitted(group=f"g{offset}", text="?", tokens=pack_tokens([1]), source=source)
-
-
-def committed(step: int) -> StepCommitted:
-    return StepCommitted(
-        step=step, batch_digest="", parent_version=step, version=step + 1, weights_digest="", optimizer_digest="",
-        samples=1, tokens=1,
-    )  # fmt: skip
+    return made.submitted(f"g{offset}", text="?", source=source)
 
 
 async def log_of(*events: Event) -> MemoryLog:
@@ -51,11 +42,11 @@ EVENTS = (
     prompt(0, 7),
     prompt(1, 8),
     PromptRejected(source=Source(path="f", row=9, offset=2, seen=1), reason="too long"),
-    GroupAccepted(group="g0", samples=("a", "b"), rewards=(1.0, 0.0)),
-    committed(0),
+    made.accepted("g0", samples=("a", "b"), rewards=(1.0, 0.0)),
+    made.committed(0),
     prompt(3, 7),
-    GroupRejected(group="g1", cause=RejectionCause.ROLLOUT_FAILED, reason="lost"),
-    GroupRejected(group="g3", cause=RejectionCause.FILTER, reason="flat", rewards=(1.0, 1.0)),
+    made.rejected("g1", RejectionCause.ROLLOUT_FAILED, reason="lost"),
+    made.rejected("g3", reason="flat", rewards=(1.0, 1.0)),
     prompt(4, 8),
 )
 
@@ -87,18 +78,18 @@ async def test_the_same_from_what_is_read_of_it() -> None:
 async def test_what_is_no_draw_leaves_no_trace() -> None:
     """A prompt or a bad line of a file in its order, and whatever no group of these is about."""
     bad = PromptRejected(source=Source(path="f", row=9, offset=-1, line=9), reason="not_json")
-    other = GroupAccepted(group="g5", samples=("a",), rewards=(1.0,))
+    other = made.accepted("g5", samples=("a",), rewards=(1.0,))
     assert (await folded(prompt(5, 3, seen=0), bad, other)).by_path == {}
 
 
 async def test_a_reward_of_exactly_the_bar_passes() -> None:
     rewards = (0.5, 0.49, 0.51, 1.0)
-    draws = await folded(prompt(0, 1), GroupAccepted(group="g0", samples=("a",) * 4, rewards=rewards), pass_reward=0.5)
+    draws = await folded(prompt(0, 1), made.accepted("g0", samples=("a",) * 4, rewards=rewards), pass_reward=0.5)
     assert draws.of("f", 1) == PromptStats(times=1, version=0, passed=3, answers=4)
 
 
 RECALLED = Recalled(run="p", samples=("a",), common=CommonVersion(1, 1), oldest=1, bound=2)
-ACCEPTED = GroupAccepted(group="g0", samples=("a",), rewards=(1.0,))
+ACCEPTED = made.accepted("g0", samples=("a",), rewards=(1.0,))
 
 
 @pytest.mark.parametrize(
@@ -106,9 +97,9 @@ ACCEPTED = GroupAccepted(group="g0", samples=("a",), rewards=(1.0,))
     [
         ((), True),
         ((ACCEPTED,), True),
-        ((ACCEPTED, BatchSealed(step=0, groups=("g0",), samples=(), rewards=(), raw_rewards=(), digest="")), False),
-        ((ACCEPTED, BatchSealed(step=0, groups=("g9",), samples=(), rewards=(), raw_rewards=(), digest="")), True),
-        ((GroupRejected(group="g0", cause=RejectionCause.STALE, reason="old"),), False),
+        ((ACCEPTED, made.sealed(groups=("g0",), digest="")), False),
+        ((ACCEPTED, made.sealed(groups=("g9",), digest="")), True),
+        ((made.rejected("g0", RejectionCause.STALE, reason="old"),), False),
     ],
 )
 async def test_recorded_rollouts_are_open_until_a_batch_has_them(said: tuple[Event, ...], is_open: bool) -> None:
@@ -121,7 +112,7 @@ async def test_a_branch_knows_what_its_parent_knew() -> None:
     branched = Branched(
         run="p", where="w", position=9, version=6, weights_digest="", optimizer_digest="", draws=before.drawn_before()
     )
-    draws = await folded(RunStarted(settings={}, code_version="", branched=branched), prompt(9, 9, path="other"))
+    draws = await folded(made.started(branched=branched), prompt(9, 9, path="other"))
     known = dict(before.by_path["f"])
     known[8].is_open = False  # it is the parent's, and comes to no verdict here
     assert draws.by_path == {"f": known, "other": {9: PromptStats(times=1, version=6, is_open=True)}}

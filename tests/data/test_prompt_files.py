@@ -9,13 +9,14 @@ import fsspec
 import pytest
 
 from schemas.errors import InvalidValue
-from schemas.runs import PromptFile, RunResumed, RunStarted
+from schemas.runs import PromptFile
 from slime_events.app.launch.run_record import RunRecord
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.evaluation import EvalSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.prompts import prompt_files
 from slime_events.loop.prompts.prompt_files import changed_files, check_prompt_files, prompt_file, read_prompt_files
+from tests import made
 
 ROWS = b"".join(b'{"q": "%d"}\n' % n for n in range(200))
 
@@ -78,10 +79,10 @@ def test_every_change_is_said_with_both_facts(tmp_path: Path, monkeypatch: pytes
 
 def test_the_newest_incarnation_says_what_a_file_held() -> None:
     old, new, other = (PromptFile(path=path, size=size, digest="") for path, size in (("a", 1), ("a", 2), ("b", 3)))
-    started = RunStarted(settings={}, code_version="", prompt_files=(old, other))
+    started = made.started(prompt_files=(old, other))
     resumed = (
-        RunResumed(incarnation=1, code_version="", prompt_files=(new,)),
-        RunResumed(incarnation=2, code_version=""),
+        made.resumed(prompt_files=(new,)),
+        made.resumed(2),
     )
     record = RunRecord(started, resumed, last=None, steps=0)  # type: ignore[arg-type]
     assert record.prompt_files == {"a": new, "b": other}

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 from schemas.errors import DataError, ImpossibleCombination, InvalidValue, TooManyBadLines
-from schemas.groups import GroupAccepted
 from schemas.recorded import CommonVersion
 from schemas.runs import PromptFile
-from schemas.weights import WeightsPublished
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.evaluation import EvalSettings
 from slime_events.core.config.settings import TrainSettings
@@ -27,9 +25,10 @@ from slime_events.loop.prompts.prompt_files import changed_files, check_prompt_f
 from slime_events.loop.prompts.slime.dataset import Dataset
 from slime_events.loop.prompts.source import PromptSource, check_first_rows, epoch_order, first_rows
 from slime_events.loop.prompts.weight_ancestry import WeightAncestry
+from tests import made
 from tests.data.templated import Templated
 from tests.data.test_archived_prompts import STARTED, accepted, completed, prompted
-from tests.data.test_draw_stats import committed, folded, log_of, prompt
+from tests.data.test_draw_stats import folded, log_of, prompt
 from tests.lineage.opened import opened
 
 
@@ -307,24 +306,24 @@ def test_the_longest_ago_is_the_oldest_then_the_rarest_then_the_first() -> None:
 
 
 async def test_draws_are_folded_up_to_a_position() -> None:
-    log = await log_of(prompt(0, 1), committed(0), prompt(1, 2), GroupAccepted(group="g1", samples=("a",), rewards=()))
+    log = await log_of(prompt(0, 1), made.committed(0), prompt(1, 2), made.accepted("g1", samples=("a",)))
     draws = DrawStats()
     await draws.read(log, 0)
     assert (draws.position, draws.by_path) == (0, {})
     await draws.read(log, 3)
     assert (draws.position, draws.version) == (3, 1)
     assert draws.by_path == {"f": {1: PromptStats(1, 0, is_open=True), 2: PromptStats(1, 1, is_open=True)}}
-    later = await folded(prompt(0, 1), GroupAccepted(group="g0", samples=("a",), rewards=()))
+    later = await folded(prompt(0, 1), made.accepted("g0", samples=("a",)))
     assert later.of("f", 1) == PromptStats(times=1, version=0)
     assert later.position == 2
 
 
 def test_ancestries_are_of_published_and_trained_weights() -> None:
     line = WeightAncestry()
-    line.apply(WeightsPublished(version=0, parent=None, url="", digest="a", bytes=1))
-    line.apply(committed(0))
+    line.apply(made.published(digest="a"))
+    line.apply(made.committed(0))
     line.apply(STARTED)
-    assert line.digests == {0: "a", 1: ""}
+    assert line.digests == {0: "a", 1: "d1"}
 
 
 async def test_archived_rows_are_chosen_by_their_rate_and_query() -> None:

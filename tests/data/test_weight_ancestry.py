@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from schemas.envelope import enclose
 from schemas.recorded import CommonVersion
-from schemas.runs import Branched, RunStarted
-from schemas.weights import WeightsPublished
+from schemas.runs import Branched
 from slime_events.loop.prompts.weight_ancestry import WeightAncestry, read_ancestry
 from storage.archive.writer import ArchiveWriter
 from storage.log import Append
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.cli.small_run import RUN, small_run
 
 COUNTS = st.integers(0, 12)
@@ -53,9 +53,9 @@ async def branch_of(where: str, count: int = 3) -> MemoryLog:
     log = MemoryLog("branch")
     branched = Branched(run=RUN, where=where, position=9, version=1, weights_digest="w1", optimizer_digest="o1")
     said = [
-        RunStarted(settings={}, code_version="", branched=branched),
-        WeightsPublished(version=1, parent=0, url="weights/1", digest="w1", bytes=1),
-        WeightsPublished(version=2, parent=1, url="weights/2", digest="own", bytes=1),
+        made.started(branched=branched),
+        made.published(1, parent=0, url="weights/1", digest="w1"),
+        made.published(2, parent=1, url="weights/2", digest="own"),
     ]
     await log.append([Append(enclose("branch", event, at=0, producer="test")) for event in said[:count]])
     return log

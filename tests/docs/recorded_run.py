@@ -9,23 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from schemas.arrays import pack_log_probs, pack_tokens, unpack
-from schemas.batches import BatchSealed
 from schemas.envelope import enclose
-from schemas.evals import EvalCompleted
 from schemas.event import Event
-from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.ids import sample_id
-from schemas.prompts import PromptSubmitted, Source
-from schemas.rewards import RewardAssigned
-from schemas.rollouts import Origin, RolloutCompleted, RolloutRequested, Sampling, StopReason, Timings, WeightSpan
-from schemas.runs import RunStarted
-from schemas.steps import StepCommitted
-from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.prompts import Source
+from schemas.rollouts import Origin, Timings, WeightSpan
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import content_digest
 from storage.log import Append, append_all
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.rescore.recorded import settings
 
 RUN, STEPS, SAMPLES = "recorded", 12, 4
@@ -50,7 +44,7 @@ async def recorded_run() -> OpenedRun:
 
 def events() -> Iterator[Event]:
     """What the log says."""
-    yield RunStarted(settings={}, code_version="0.1.0")
+    yield made.started(code_version="0.1.0")
     yield from _weights(0)
     for step in range(STEPS):
         groups = [
@@ -63,10 +57,7 @@ def events() -> Iterator[Event]:
         yield from Answered(f"inbox-{step:06d}", f"{step}+9", "-1", NEVER, step, row=0, inbox=True).events()
         yield from _step(step, groups)
     yield from Answered("train-0-000099", "9+9", "18", NEVER, STEPS, row=99).events()
-    yield EvalCompleted(
-        dataset="held", version=STEPS, mean=0.75, samples=4, failed=0, mean_length=9.0, oldest_version=STEPS,
-        newest_version=STEPS,
-    )  # fmt: skip
+    yield made.evaluated(STEPS, mean=0.75, samples=4, mean_length=9.0)
 
 
 class Answered:
@@ -87,8 +78,8 @@ class Answered:
     def events(self) -> Iterator[Event]:
         """Prompt, rollouts, rewards and the verdict."""
         metadata = {"file": "contractor.jsonl", "site": "forum"} if self.inbox else {"site": "textbook"}
-        yield PromptSubmitted(
-            group=self.name, text=self.prompt, tokens=_tokens(self.prompt), source=self.source, label=self.label,
+        yield made.submitted(
+            self.name, text=self.prompt, tokens=_tokens(self.prompt), source=self.source, label=self.label,
             messages=[{"role": "user", "content": self.sum}], dataset="inbox" if self.inbox else "train",
             metadata=metadata,
         )  # fmt: skip
@@ -96,9 +87,9 @@ class Answered:
             yield from self._rollout(index)
         verdict = {"group": self.name, "samples": self.samples, "rewards": self.rewards, "filter": "solved"}
         if not any(self.right):
-            yield GroupRejected(**verdict, cause=RejectionCause.FILTER, reason="zero_std_0.0", figures={"mean": 0.0})
+            yield made.rejected(**verdict, reason="zero_std_0.0", figures={"mean": 0.0})
         else:
-            yield GroupAccepted(**verdict, figures={"mean": sum(self.rewards) / SAMPLES})
+            yield made.accepted(**verdict, figures={"mean": sum(self.rewards) / SAMPLES})
 
     def _rollout(self, index: int) -> Iterator[Event]:
         sample = self.samples[index]
@@ -109,18 +100,18 @@ class Answered:
         older = max(self.version - 1, 0) if index else self.version
         spans = (WeightSpan(0, 3, older), WeightSpan(3, tokens.n, self.version))
         spans = spans if older < self.version else (WeightSpan(0, tokens.n, self.version),)
-        yield RolloutRequested(
-            sample=sample, group=self.name, index=index, prompt=_tokens(self.prompt), seed=index,
-            sampling=Sampling(max_new_tokens=40), min_version=older,
+        yield made.requested(
+            sample, group=self.name, index=index, prompt=_tokens(self.prompt), seed=index, max_new_tokens=40,
+            min_version=older,
         )  # fmt: skip
-        yield RolloutCompleted(
-            sample=sample, group=self.name, attempt=0, start=0, length=tokens.n, prompt_length=_tokens(self.prompt).n,
-            stop=StopReason.STOP, text=text, spans=spans, digest=content_digest(unpack(tokens), unpack(log_probs)),
-            engine="engine-1", tokens=tokens, log_probs=log_probs, timings=Timings(queued=0.1, generating=0.5),
+        yield made.completed(
+            sample, tokens, group=self.name, length=tokens.n, prompt_length=_tokens(self.prompt).n, text=text,
+            spans=spans, digest=content_digest(unpack(tokens), unpack(log_probs)), engine="engine-1",
+            log_probs=log_probs, timings=Timings(queued=0.1, generating=0.5),
             origin=Origin("demo", sample, 7, spans) if self.recalled else None,
         )  # fmt: skip
-        yield RewardAssigned(
-            sample=sample, group=self.name, value=self.rewards[index], grader="exact", grader_digest="d", seconds=0.001
+        yield made.assigned(
+            sample, group=self.name, value=self.rewards[index], grader="exact", grader_digest="d", seconds=0.001
         )
 
 
@@ -130,21 +121,18 @@ def _tokens(text: str):
 
 def _step(step: int, groups: list[Answered]) -> Iterator[Event]:
     rewards = tuple(reward for group in groups for reward in group.rewards)
-    yield BatchSealed(
-        step=step, groups=tuple(group.name for group in groups), raw_rewards=rewards, oldest_version=max(step - 1, 0),
+    yield made.sealed(
+        step, groups=tuple(group.name for group in groups), raw_rewards=rewards, oldest_version=max(step - 1, 0),
         samples=tuple(sample for group in groups for sample in group.samples), digest=f"b{step}",
         rewards=tuple(reward - 0.5 for reward in rewards),
     )  # fmt: skip
     metrics = {"loss": 0.5, "grad_norm": 1.0, "recalled_share": 1 / 3, "recalled_tis": 1.0, "recalled_tis_max": 1.1}
-    yield StepCommitted(
-        step=step, batch_digest=f"b{step}", parent_version=step, version=step + 1, weights_digest=f"d{step + 1}",
-        optimizer_digest=f"o{step + 1}", samples=len(rewards), tokens=24, metrics=metrics, seconds={"train": 0.3},
+    yield made.committed(
+        step, batch_digest=f"b{step}", samples=len(rewards), tokens=24, metrics=metrics, seconds={"train": 0.3},
     )  # fmt: skip
     yield from _weights(step + 1)
 
 
 def _weights(version: int) -> Iterator[Event]:
-    yield WeightsPublished(
-        version=version, parent=version - 1 if version else None, url="w", digest=f"d{version}", bytes=9
-    )
-    yield WeightsActivated(version=version, engine="engine-1", digest=f"d{version}", seconds=0.1, lag=0.2)
+    yield made.published(version, parent=version - 1 if version else None, url="w", bytes=9)
+    yield made.activated(version, engine="engine-1", lag=0.2)

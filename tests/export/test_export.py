@@ -17,7 +17,7 @@ from schemas.batches import BatchSealed
 from schemas.envelope import enclose
 from schemas.errors import DataError, InvalidValue
 from schemas.groups import GroupRejected
-from schemas.runs import Branched, RunStarted
+from schemas.runs import Branched
 from slime_events.analysis.export.dump import load_dump
 from slime_events.analysis.export.export import Layout, export, make_writer
 from slime_events.analysis.export.sample import ExportedPrompt, Fate
@@ -31,6 +31,7 @@ from slime_events.plugins.sample import Status
 from storage.archive.writer import ArchiveWriter
 from storage.log import Append
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.cli.invoke import command
 from tests.replay.golden import golden
 
@@ -169,7 +170,7 @@ async def test_a_learner_s_samples_are_those_of_the_run_that_it_follows(archived
         run="sim", where=archived, position=1, version=1, weights_digest="", optimizer_digest="", follows=True
     )
     log = MemoryLog("learner")
-    said = [RunStarted(settings={}, code_version="", branched=branched), batch]
+    said = [made.started(branched=branched), batch]
     await log.append([Append(enclose("learner", event, at=1, producer="test")) for event in said])
     learner = OpenedRun(log, settings_from({}), unpack, None, "")
     done = await export(learner, make_writer(Layout.JSONL, f"{tmp_path}/all.jsonl"), list(Fate))

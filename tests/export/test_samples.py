@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
 from schemas.batches import BatchSealed
-from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.prompts import PromptSubmitted
-from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
+from schemas.rewards import RewardAssigned, RewardFailureKind
 from schemas.rollouts import RolloutCompleted, RolloutRequested
 from slime_events.analysis.export.sample import ExportedSample, Fate
 from slime_events.analysis.export.samples import FollowedSamples, Samples
+from tests import made
 from tests.cli.small_run import BATCHES, GROUPS, REJECTED, RUN, events
 
 SAMPLE = f"{GROUPS[0]}-s1"
@@ -94,8 +94,7 @@ def test_rewards_have_their_detail_and_their_teacher() -> None:
 
 
 def test_a_sample_without_a_reward_has_none() -> None:
-    by: dict[str, Any] = {"sample": f"{REJECTED}-s1", "group": REJECTED, "grader": "x", "grader_digest": ""}
-    failed = RewardFailed(**by, kind=RewardFailureKind.TIMEOUT, message="late")
+    failed = made.reward_failed(f"{REJECTED}-s1", RewardFailureKind.TIMEOUT)
     said = [
         failed if isinstance(event, RewardAssigned) and event.sample == f"{REJECTED}-s1" else event
         for event in events()
@@ -113,10 +112,7 @@ def evaluation(version: int, dataset: str) -> list[Event]:
         if isinstance(event, PromptSubmitted) and event.group == GROUPS[0]:
             event = replace(event, purpose=Purpose.EVAL, dataset="held", version=3)
         said.append(event)
-    end = EvalCompleted(
-        dataset=dataset, version=version, mean=0.5, samples=2, failed=0, mean_length=3, oldest_version=3,
-        newest_version=3,
-    )  # fmt: skip
+    end = made.evaluated(version, dataset=dataset, mean_length=3, oldest_version=3, newest_version=3)
     return [*said, end]
 
 

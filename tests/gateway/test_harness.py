@@ -17,7 +17,7 @@ import pytest
 import slime_events
 from schemas.errors import AccessDenied, InvalidValue, LogUnavailable, RunNotFound
 from schemas.rollouts import RolloutFailed
-from schemas.runs import FinishReason, RunFinished, RunResumed
+from schemas.runs import FinishReason
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from serve_apps.gateway.sources import Scope
 from slime_events import Harness, HarnessSession
@@ -26,6 +26,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from slime_events.plugins.loader import load_function
 from storage.nats.ports import free_port
+from tests import made
 from tests.agents.stage import Stage
 from tests.docs.pages import DOCS, ROOT
 from tests.scripted_engine import Script
@@ -62,7 +63,7 @@ class Scene:
         return Harness(self.url, "sim", self.stage.token, **more)
 
     async def end(self, reason: FinishReason = FinishReason.ALL_STEPS) -> None:
-        over = RunFinished(reason=reason, steps=0, events=1, state_digest="")
+        over = made.finished(reason, steps=0)
         await Participant(self.stage.simulation.log, "conductor").append_fenced(over)
 
     def sealed(self) -> list[SessionSealed]:
@@ -300,9 +301,7 @@ async def test_it_waits_for_a_run_that_was_interrupted(tmp_path: Path, monkeypat
             await asyncio.sleep(1.0)
         await asyncio.sleep(1.0)  # its gateway is gone too
         assert not sealing.done()
-        await Participant(scene.stage.simulation.log, "launcher").append_fenced(
-            RunResumed(incarnation=1, code_version="")
-        )
+        await Participant(scene.stage.simulation.log, "launcher").append_fenced(made.resumed())
         scene.stage.is_on = True
         async with scene.stage.served(scene.port):
             assert (await sealing).is_trained

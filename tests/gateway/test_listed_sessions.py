@@ -8,9 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from schemas.arrays import pack_tokens
-from schemas.rollouts import RolloutRequested, Sampling
-from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.runs import FinishReason, RunFailed
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import TurnBegun, TurnRole
 from serve_apps.agents.keys import Capability, SessionKeys
@@ -20,9 +18,10 @@ from serve_apps.gateway.refusals import Refused
 from slime_events.core.run.participant import Participant
 from storage.log import Append
 from storage.memory_log import MemoryLog
+from tests import made
 
 KEYS = SessionKeys(b"secret")
-BEGIN = RunStarted(settings={}, code_version="")
+BEGIN = made.started()
 
 
 class Run:
@@ -48,15 +47,7 @@ class Run:
 
     async def open(self, sample: str, sender: str = "team") -> int:
         group = sample.rpartition("-s")[0]
-        asked = RolloutRequested(
-            sample=sample,
-            group=group,
-            index=0,
-            prompt=pack_tokens([1]),
-            sampling=Sampling(max_new_tokens=4),
-            seed=1,
-            agents=True,
-        )
+        asked = made.requested(sample, index=0, max_new_tokens=4, agents=True)
         opened = SessionOpened(sample=sample, attempt=0, group=group, sender=sender, key=f"key of {sample}")
         return await self.say(asked, opened)
 
@@ -110,12 +101,12 @@ async def test_whether_the_run_has_ended_is_told(run: Run) -> None:
 
     assert await told() == (False, False)
     await run.own.check_over()
-    await run.say(RunFinished(reason=FinishReason.INTERRUPTED, steps=1, events=1, state_digest=""))
+    await run.say(made.finished(FinishReason.INTERRUPTED))
     assert await told() == (True, True)
     with pytest.raises(Refused) as error:
         await run.own.check_over()
     assert (error.value.status, error.value.headers) == (503, {"Retry-After": "30"})
-    await run.say(RunResumed(incarnation=1, code_version=""))
+    await run.say(made.resumed())
     assert await told() == (False, False)
     await run.own.check_over()
     await run.say(RunFailed(role="trainer", reason="lost"))

@@ -8,10 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from schemas.runs import FinishReason, RunFinished
+from schemas.runs import FinishReason
 from serve_apps.gateway import open_sessions
 from serve_apps.gateway.sources import Scope
 from slime_events.core.run.participant import Participant
+from tests import made
 from tests.agents.stage import ASKED, Stage, ask, seal
 from tests.scripted_engine import Script
 
@@ -75,7 +76,7 @@ async def test_a_run_that_is_off_says_whether_it_has_ended(tmp_path: Path, reaso
     async with stage.simulation, stage.gateway() as client:
         stage.simulation.start_engine(Script(chunk=8))
         opened = await stage.open(client)
-        over = RunFinished(reason=reason, steps=0, events=1, state_digest="")
+        over = made.finished(reason, steps=0)
         await Participant(stage.simulation.log, "conductor").append_fenced(over)
         stage.is_on = False
         found = await listed(stage, client, stage.token)

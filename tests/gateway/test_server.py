@@ -18,7 +18,6 @@ import msgspec
 import pytest
 from fastapi import FastAPI
 
-from schemas.runs import FinishReason, RunFinished, RunStarted
 from schemas.workers import WorkerJoined
 from serve_apps.agents import setup
 from serve_apps.gateway import actor, serving
@@ -35,6 +34,7 @@ from slime_events.core.run.run_folder import RunFolder
 from storage.jetstream.address import NatsAddress
 from storage.memory_log import MemoryLog
 from storage.nats.ports import free_port
+from tests import made
 
 SETTINGS = GatewaySettings(port=0)
 
@@ -172,7 +172,7 @@ async def test_agents_are_set_up_as_the_run_s_log_says(
     with socket_of() as listening:
         await server.serve(listening)
     log = MemoryLog("sim")
-    started = RunStarted(settings=msgspec.to_builtins(settings), code_version="")
+    started = made.started(settings)
     await Participant(log, "launcher").append([started])
     assert await desks[0](log) == "made"
     ((given, where),) = asked
@@ -223,7 +223,7 @@ async def role(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[t
 
     monkeypatch.setattr(actor, "join_run", join)
     monkeypatch.setattr(actor, "LAST_S", 0.01)
-    await Participant(log, "launcher").append([RunStarted(settings={}, code_version="")])
+    await Participant(log, "launcher").append([made.started()])
     settings = msgspec.structs.replace(TrainSettings(), gateway=RunGatewaySettings(gateway=url.removeprefix("http://")))
     address = RunAddress(
         run="sim", nats=NatsAddress(url=""), folder=str(folder / "sim"), blob_url="", archive_url="", weights_url=""
@@ -249,7 +249,7 @@ async def test_a_run_s_own_gateway_is_there_to_the_run_s_end(tmp_path: Path, mon
             await asyncio.sleep(0)
         assert not task.done()
         ended.append(time.monotonic())
-        over = RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=2, state_digest="")
+        over = made.finished(events=2)
         await Participant(log, "conductor").append_fenced(over)
     assert task.exception() is None
 
@@ -265,7 +265,7 @@ async def test_those_who_follow_hear_of_the_end(tmp_path: Path, monkeypatch: pyt
     names = {name: getattr(asyncio, name) for name in ("create_task", "wait", "FIRST_COMPLETED")}
     monkeypatch.setattr(actor, "asyncio", SimpleNamespace(sleep=sleep, **names))
     async with role(tmp_path, monkeypatch) as (_, log, _):
-        over = RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=2, state_digest="")
+        over = made.finished(events=2)
         await Participant(log, "conductor").append_fenced(over)
     assert waited == [0.01]
 

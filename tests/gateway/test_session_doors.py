@@ -12,14 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from schemas.arrays import pack_tokens
 from schemas.errors import LogUnavailable, PlugPointError
 from schemas.ids import session_name
 from schemas.prompts import PromptSubmitted, Source
-from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested, Sampling, StopReason
-from schemas.runs import FinishReason, RunFinished, RunStarted
+from schemas.rollouts import FailureKind, StopReason
+from schemas.runs import FinishReason
 from schemas.sessions import SealReason, SessionSealed
-from schemas.turns import AgentTurn, RootReason, TurnRecorded, TurnRole
+from schemas.turns import AgentTurn, RootReason, TurnRecorded
 from serve_apps.agents.dialects import PATHS
 from serve_apps.agents.keys import Capability, SessionKeys
 from serve_apps.agents.live_session import TurnRefused
@@ -34,6 +33,7 @@ from serve_apps.gateway.sources import Scope, Sources
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.sessions import Limits, OpenTurn, Session
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.agents.stage import RULES
 from tests.tinker.lone import completed
 
@@ -41,15 +41,11 @@ SAMPLE, GROUP = "g-s0", "g"
 NAME, KEYS = session_name(SAMPLE, 0), SessionKeys(b"secret")
 CONTROL = KEYS.of(NAME, Capability.CONTROL)
 SECOND = 10**9
-PROMPT = PromptSubmitted(
-    group=GROUP, text="1+1", tokens=pack_tokens([1]), source=Source(path="p", line=0), label="2", metadata={"a": 1}
-)
+PROMPT = made.submitted(text="1+1", source=Source(path="p", line=0), label="2", metadata={"a": 1})
 
 
 def session(**more: Any) -> Session:
-    asked = RolloutRequested(
-        sample=SAMPLE, group=GROUP, index=0, prompt=pack_tokens([1]), sampling=Sampling(max_new_tokens=4), seed=1
-    )
+    asked = made.requested(max_new_tokens=4)
     return Session(SAMPLE, request=asked, opened_at=SECOND, moved_at=4 * SECOND, **more)
 
 
@@ -255,9 +251,9 @@ async def test_a_run_that_is_off_says_whether_to_come_again(
     scene: Scene, reason: FinishReason | None, status: int, again: str | None
 ) -> None:
     scene.is_on, worker = False, Participant(scene.log, "conductor")
-    await worker.append([RunStarted(settings={}, code_version="")])
+    await worker.append([made.started()])
     if reason is not None:
-        await worker.append_fenced(RunFinished(reason=reason, steps=1, events=1, state_digest=""))
+        await worker.append_fenced(made.finished(reason))
     for answer in (await scene.open(), await scene.state(), await scene.seal(b'{"reward": 1}')):
         assert (answer.status_code, answer.headers.get("retry-after")) == (status, again)
 
@@ -319,17 +315,8 @@ def test_a_session_ends_with_something_that_can_be(wish: SealWish, is_fine: bool
 
 
 def turn(index: int, extends: int | None, agent: AgentTurn | None) -> TurnRecorded:
-    return TurnRecorded(
-        sample=SAMPLE,
-        index=index,
-        role=TurnRole.ASSISTANT,
-        asked="k",
-        engine="e",
-        extends=extends,
-        length=3,
-        stop=StopReason.STOP,
-        seconds=0.5,
-        agent=agent,
+    return made.turn(
+        SAMPLE, index=index, asked="k", extends=extends, length=3, stop=StopReason.STOP, seconds=0.5, agent=agent
     )
 
 
@@ -358,9 +345,7 @@ def test_turns_are_shown_with_where_they_go_on() -> None:
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_sealed_session_is_as_old_as_it_became(fails: bool) -> None:
     sealed = SessionSealed(sample=SAMPLE, attempt=0, reason=SealReason.EXIT, gateway="g")
-    failure = RolloutFailed(
-        sample=SAMPLE, group=GROUP, attempt=0, kind=FailureKind.AGENT, message="exit code 1", engine="e"
-    )
+    failure = made.failed(SAMPLE, FailureKind.AGENT, message="exit code 1")
     shown = session_view(session(sealed=sealed, ended=failure if fails else completed(SAMPLE)), 50 * SECOND)
     assert (shown.age_s, shown.sealed) == (3.0, SealReason.EXIT)
     assert shown.result == ("exit code 1" if fails else "completed")

@@ -14,7 +14,7 @@ from schemas.errors import InboxFull, LogUnavailable, RunIsOver, StorageError
 from schemas.ids import inbox_group_id
 from schemas.inbox import Fate
 from schemas.prompts import PromptOffered, PromptRejected, PromptSubmitted, PromptWanted
-from schemas.runs import FinishReason, RunFinished, RunStarted
+from schemas.runs import FinishReason, RunFinished
 from serve_apps.gateway.live_run import LiveRun
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
@@ -26,6 +26,7 @@ from storage.jetstream.log import JetStreamLog
 from storage.memory_log import MemoryLog
 from storage.nats.accounts import Access
 from storage.open_log import own_server
+from tests import made
 from tests.cli.invoke import command
 from tests.run.cheap import Parts, cheap_parts
 from tests.run.tiny import GROUPS, Watching, events_of, of, run_with, tiny
@@ -58,7 +59,7 @@ async def test_an_offer_becomes_a_prompt_or_is_rejected(tmp_path: Path) -> None:
 async def test_a_prompt_is_offered_once_and_not_after_it_was_taken_in() -> None:
     log = MemoryLog("sim")
     worker = Participant(log, "launcher")
-    await worker.append([RunStarted(settings={}, code_version="")])
+    await worker.append([made.started()])
     first = await offer(log, b'{"key": "a", "prompt": "1"}', "quiz", "gateway")
     again = await offer(log, b'{"key": "a", "prompt": "1"}', "quiz", "gateway")
     assert first == again
@@ -69,7 +70,7 @@ async def test_a_prompt_is_offered_once_and_not_after_it_was_taken_in() -> None:
     assert (wrong.accepted, wrong.errors[0].field) == (False, "prompt")
     with pytest.raises(InboxFull):
         await offer(log, b'{"key": "b", "prompt": "1"}', "quiz", "gateway", most=1)
-    over = RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=2, state_digest="")
+    over = made.finished(events=2)
     await worker.append_fenced(over)
     with pytest.raises(RunIsOver):
         await offer(log, b'{"key": "c", "prompt": "1"}', "quiz", "gateway")
@@ -120,7 +121,7 @@ async def test_a_gateway_may_offer_on_the_run_s_server_and_append_nothing_else(t
     server = await own_server(run.path, RUN)
     try:
         log = await JetStreamLog.open(server.address(Access.ROLES), RUN)
-        await Participant(log, "launcher").append([RunStarted(settings={}, code_version="")])
+        await Participant(log, "launcher").append([made.started()])
         async with LiveRun(run) as live:
             replies = [await live.send(PROMPTS, "quiz") for _ in range(2)]
         offered = [one.envelope.event async for one in log.read(2)]

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from schemas.arrays import pack_tokens, unpack
+from schemas.arrays import unpack
 from schemas.errors import EngineError, PlugPointError
-from schemas.prompts import PromptSubmitted, Source
-from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason, Timings, WeightSpan
+from schemas.prompts import Source
+from schemas.rollouts import RolloutCompleted, StopReason, Timings, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.custom import ATTRIBUTES_BYTES, CompletionContext, completions
 from serve_apps.generate.journal import EndedTurn
@@ -19,16 +19,13 @@ from slime_events.core.trajectory import Trajectory
 from slime_events.loop.training.pending_batches import engine_log_probs
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.sample_view import completed_sample, requested_sample
+from tests.made import requested, submitted
 from tests.simulation.parts import Letters
 
 PROMPT = [1, 2]
-REQUEST = RolloutRequested(
-    sample="g-s0", group="g", index=0, prompt=pack_tokens(PROMPT), sampling=Sampling(max_new_tokens=9), seed=1
-)
+REQUEST = requested(prompt=PROMPT, max_new_tokens=9)
 
-ASKED = PromptSubmitted(
-    group="g", text="\x01\x02", tokens=REQUEST.prompt, source=Source(path="p"), metadata={"given": [1]}, label="l"
-)
+ASKED = submitted(text="\x01\x02", tokens=REQUEST.prompt, source=Source(path="p"), metadata={"given": [1]}, label="l")
 
 
 def turn(prompt: list[int], tokens: list[int], *versions: int, stop: StopReason = StopReason.STOP) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from schemas.arrays import pack_tokens, unpack
+from schemas.arrays import unpack
 from schemas.errors import Conflict, EngineError, PlugPointError
 from schemas.event import Event, Purpose
 from schemas.rewards import RewardAssigned
@@ -20,9 +20,6 @@ from schemas.rollouts import (
     FailureKind,
     RolloutCompleted,
     RolloutFailed,
-    RolloutRequested,
-    Sampling,
-    StopReason,
 )
 from schemas.turns import TurnBegun, TurnRole
 from serve_apps.generate.custom import CustomGenerate
@@ -35,14 +32,13 @@ from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.sample import Sample
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.generate.scene import a_run, events, run_until, setup
 from tests.generate.test_journal import session_of
 from tests.scripted_engine import Script
 from tests.simulation.parts import Letters
 
-REQUEST = RolloutRequested(
-    sample="g-s0", group="g", index=0, prompt=pack_tokens([65]), sampling=Sampling(max_new_tokens=8), seed=7
-)
+REQUEST = made.requested(prompt=[65], seed=7)
 
 
 def custom(log: MemoryLog, **args: Any) -> CustomGenerate:
@@ -50,10 +46,7 @@ def custom(log: MemoryLog, **args: Any) -> CustomGenerate:
 
 
 def completed(sample: str) -> RolloutCompleted:
-    return RolloutCompleted(
-        sample=sample, group="g", attempt=0, start=0, length=1, prompt_length=1, stop=StopReason.STOP, text="",
-        spans=(), digest="", engine="e",
-    )  # fmt: skip
+    return made.completed(sample, group="g", length=1)
 
 
 def rewards(samples: list[Sample], purpose: Purpose = Purpose.TRAIN, **args: Any) -> dict[str, float]:
@@ -61,9 +54,7 @@ def rewards(samples: list[Sample], purpose: Purpose = Purpose.TRAIN, **args: Any
     making = custom(MemoryLog("r"), **args)
     names = [f"g-s0-{number}" if number else "g-s0" for number in range(len(samples))]
     events = [completed(name) for name in (*names[1:], names[0])]
-    request = RolloutRequested(
-        sample="g-s0", group="g", index=0, prompt=REQUEST.prompt, sampling=REQUEST.sampling, seed=7, purpose=purpose
-    )
+    request = made.requested(prompt=REQUEST.prompt, sampling=REQUEST.sampling, seed=7, purpose=purpose)
     try:
         function, returned = making._function(setup("graded").path), samples if len(samples) > 1 else samples[0]
         given: list[Event] = making._rewards(function, returned, events, request)

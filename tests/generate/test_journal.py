@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from schemas.arrays import pack_log_probs, pack_tokens, unpack
+from schemas.arrays import unpack
 from schemas.errors import (
     Conflict,
     EngineError,
@@ -19,7 +19,7 @@ from schemas.errors import (
     ToolInterrupted,
 )
 from schemas.event import Event
-from schemas.rollouts import RolloutProgressed, RolloutRequested, Sampling, StopReason, WeightSpan
+from schemas.rollouts import RolloutProgressed, Sampling, StopReason
 from schemas.subjects import everything_about
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
 from serve_apps.generate.journal import InFlight, Journal, TurnLog, _seed
@@ -30,12 +30,11 @@ from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.args_view import ArgsView
 from storage.log import Append, Fence
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.parts import Letters
 
-REQUEST = RolloutRequested(
-    sample="g-s0", group="g", index=0, prompt=pack_tokens([65]), sampling=Sampling(max_new_tokens=8), seed=7
-)
+REQUEST = made.requested(prompt=[65], seed=7)
 CALL = ToolCall("look_up", {"word": 1}, may_repeat=True)
 SEEDS = [7, 1207947808, 1549940327, 442239123]
 
@@ -233,16 +232,7 @@ def begun(index: int, *, overlapping: bool = False) -> TurnBegun:
 
 
 def chunk(turn: int, start: int, *tokens: int) -> RolloutProgressed:
-    return RolloutProgressed(
-        sample="g-s0",
-        attempt=0,
-        start=start,
-        tokens=pack_tokens(tokens),
-        log_probs=pack_log_probs([0.0] * len(tokens)),
-        spans=(WeightSpan(start, start + len(tokens), 0),),
-        engine="e",
-        turn=turn,
-    )
+    return made.progressed("g-s0", tokens, start=start, log_probs=[0.0] * len(tokens), turn=turn)
 
 
 def test_of_a_turn_that_was_begun_again_the_last_is_gone_on_with() -> None:
@@ -258,7 +248,7 @@ def test_of_a_turn_that_was_begun_again_the_last_is_gone_on_with() -> None:
 
 def test_the_next_turn_comes_behind_one_that_was_recorded_at_once() -> None:
     turn_log = TurnLog("g-s0", unpack)
-    turn_log.apply(TurnRecorded(sample="g-s0", index=3, role=TurnRole.TOOL, asked="a", engine="e"))
+    turn_log.apply(made.turn("g-s0", index=3, role=TurnRole.TOOL, asked="a"))
     assert turn_log.next_index == 4
     assert turn_log.new_turn("b").index == 4
     assert turn_log.next_index == 5

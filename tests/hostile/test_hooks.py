@@ -35,6 +35,7 @@ from slime_events.plugins.sample import Sample
 from slime_events.plugins.step_functions import CONVERT, EVAL_LOG, FILTER, LOG, PROCESS, StepFunctions
 from slime_events.plugins.trainer_points import POINTS, POST_PROCESS, UserFunction
 from storage.log import MAX_EVENT_BYTES
+from tests import made
 from tests.hostile import hooks
 from tests.hostile.deeds import DEEDS, HALF
 from tests.simulation.parts import Letters
@@ -85,7 +86,7 @@ def _filter_reason() -> None:
 
 
 def _buffer_filter() -> None:
-    prompt = PromptSubmitted(group="g", text="", tokens=hooks.NO_TOKENS, source=hooks.SOURCE)
+    prompt = made.submitted(tokens=hooks.NO_TOKENS, source=hooks.SOURCE)
     archived = ArchivedPrompt(prompt, 1, members=[Sample(group_index=0, reward=1.0)])
     BufferFilter(f"{HOOKS}:does", SHOWN).choose([(0, archived)])
 

@@ -18,7 +18,6 @@ from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.trainer import Trainer
 from actors.trainer.trainer_plan import TrainerPlan
 from schemas.arrays import unpack
-from schemas.runs import RunStarted
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.save_steps import SaveSteps
@@ -32,6 +31,7 @@ from slime_events.loop.learner.recredit import Recredit
 from slime_events.model.branch_point import read_point
 from storage.memory_log import MemoryLog
 from storage.weights.store import WeightStore
+from tests import made
 from tests.simulation.parts import ScriptedRanks
 
 DEADLINE_S = 60.0
@@ -74,7 +74,7 @@ class Learning:
         """Say run.started, and put the version that it begins with where the trainer finds it."""
         point = await read_point(self.parent, self.version, self.where)
         branched = structs.replace(point, cursors={}, follows=True)
-        await Participant(self.log, "learner").append([RunStarted(settings={}, code_version="", branched=branched)])
+        await Participant(self.log, "learner").append([made.started(branched=branched)])
         parent = OpenedRun(self.parent, settings_from({}), unpack, None, str(self.folder / "parent"))
         await ranks_at(parent, self.version, self.ranks)
         await self.ranks.save_checkpoint(CheckpointFolders(str(self.folder / "checkpoints")).of(self.version))

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec import structs
 
@@ -29,6 +28,7 @@ from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.loop.conductor.plan import make_plan
 from slime_events.plugins.sample import Sample
 from storage.log import EventLog, Recorded
+from tests import made
 from tests.learner.test_poisoned import archived
 from tests.scripted_engine import Script
 from tests.simulation.parts import ScriptedRanks
@@ -61,7 +61,7 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> str:
 
     async def run() -> str:
         plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
-        started = RunStarted(settings=msgspec.to_builtins(settings), code_version="")
+        started = made.started(settings)
         async with Simulation(folder, plan, started=started) as sim:
             sim.start_engine(Script(chunk=8))
             await sim.finish()

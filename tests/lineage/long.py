@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from schemas.arrays import pack_log_probs, pack_tokens
-from schemas.batches import BatchSealed
+from schemas.arrays import pack_tokens
 from schemas.event import Event
-from schemas.groups import GroupAccepted
-from schemas.prompts import PromptSubmitted, Source
-from schemas.rewards import RewardAssigned
-from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason, WeightSpan
-from schemas.runs import RunStarted
-from schemas.steps import StepCommitted
-from schemas.weights import WeightsPublished
+from schemas.prompts import Source
+from schemas.rollouts import StopReason, WeightSpan
 from slime_events.core.run.run_reader import OpenedRun
 from storage.log import Readable, Recorded, Subjects
+from tests import made
 from tests.lineage.opened import opened
 
 
@@ -29,37 +24,31 @@ def rollout_events(step: int, group: str) -> list[Event]:
     """A group of one sample, from its prompt to its verdict, made by version `step`."""
     sample, prompt = f"{group}-s0", pack_tokens([1, 2])
     return [
-        PromptSubmitted(group=group, text="?", tokens=prompt, source=Source(path="train.jsonl", line=step + 1)),
-        RolloutRequested(
-            sample=sample, group=group, index=0, prompt=prompt, sampling=Sampling(max_new_tokens=2), seed=step
+        made.submitted(group, text="?", tokens=prompt, source=Source(path="train.jsonl", line=step + 1)),
+        made.requested(sample, prompt=prompt, max_new_tokens=2, seed=step),
+        made.completed(
+            sample, prompt, length=2, prompt_length=2, stop=StopReason.LENGTH, spans=(WeightSpan(0, 2, step),),
+            log_probs=[-1.0, -1.0],
         ),
-        RolloutCompleted(
-            sample=sample, group=group, attempt=0, start=0, length=2, prompt_length=2, stop=StopReason.LENGTH, text="",
-            spans=(WeightSpan(0, 2, step),), digest="", engine="e", tokens=prompt,
-            log_probs=pack_log_probs([-1.0, -1.0]),
-        ),
-        RewardAssigned(sample=sample, group=group, value=1.0, grader="exact", grader_digest=""),
-        GroupAccepted(group=group, samples=(sample,), rewards=(1.0,)),
+        made.assigned(sample, grader="exact"),
+        made.accepted(group, samples=(sample,), rewards=(1.0,)),
     ]  # fmt: skip
 
 
 def batch_events(step: int, group: str) -> list[Event]:
     """A batch of that group, trained."""
     return [
-        BatchSealed(
-            step=step, groups=(group,), samples=(f"{group}-s0",), rewards=(0.0,), raw_rewards=(1.0,), digest=f"b{step}"
+        made.sealed(
+            step, groups=(group,), samples=(f"{group}-s0",), rewards=(0.0,), raw_rewards=(1.0,), digest=f"b{step}",
         ),
-        StepCommitted(
-            step=step, batch_digest=f"b{step}", parent_version=step, version=step + 1, weights_digest=f"w{step + 1}",
-            optimizer_digest="", samples=1, tokens=4,
-        ),
-        WeightsPublished(version=step + 1, parent=step, url="", digest=f"w{step + 1}", bytes=1),
+        made.committed(step, batch_digest=f"b{step}", weights_digest=f"w{step + 1}", optimizer_digest="", tokens=4),
+        made.published(step + 1, parent=step, url="", digest=f"w{step + 1}"),
     ]  # fmt: skip
 
 
 async def long_run(steps: int) -> OpenedRun:
     """So many of them."""
-    log_events: list[Event] = [RunStarted(settings={}, code_version="")]
+    log_events: list[Event] = [made.started()]
     log_events += [event for step in range(steps) for event in step_events(step)]
     return await opened(log_events, "long")
 

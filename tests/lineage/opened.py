@@ -10,13 +10,13 @@ import msgspec
 from schemas.arrays import unpack
 from schemas.envelope import enclose
 from schemas.event import Event
-from schemas.runs import Branched, RunStarted
-from schemas.weights import WeightsPublished
+from schemas.runs import Branched
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.run.run_settings import settings_in_force
 from storage.archive.writer import ArchiveWriter
 from storage.log import Append, append_all
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.cli import small_run
 
 
@@ -56,5 +56,5 @@ def branch(where: str, *, version: int, position: int, follows: bool = False) ->
         run=small_run.RUN, where=where, position=position, version=version, weights_digest=f"d{version}",
         optimizer_digest=f"o{version}", follows=follows,
     )  # fmt: skip
-    started = RunStarted(settings={}, code_version="0.1.0", branched=branched)
-    return [started, WeightsPublished(version=version, parent=None, url="weights", digest=f"d{version}", bytes=1)]
+    started = made.started(code_version="0.1.0", branched=branched)
+    return [started, made.published(version, url="weights")]

@@ -8,12 +8,12 @@ from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
 from schemas.batches import BatchSealed
 from schemas.event import Event
 from schemas.ids import group_of
-from schemas.rewards import RewardAssigned
-from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason, WeightSpan
+from schemas.rollouts import RolloutCompleted, StopReason, WeightSpan
 from slime_events.analysis.metrics.fold import MetricsFold, MetricsRow
 from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.config.settings import TrainSettings
 from storage.log import Recorded
+from tests import made
 from tests.cli.small_run import recorded
 
 EVERYTHING = MetricsSettings(
@@ -43,9 +43,7 @@ def rollout(
 ) -> list[Event]:
     """A request, its completion and its reward; every token is of version 0."""
     group, count = group_of(sample), len(log_probs)
-    asked = RolloutRequested(
-        sample=sample, group=group, index=0, prompt=pack_tokens([1, 2]), sampling=Sampling(max_new_tokens=8), seed=5
-    )
+    asked = made.requested(sample, index=0, prompt=[1, 2], seed=5)
     done = RolloutCompleted(**{
         "sample": sample, "group": group, "attempt": 0, "start": 0, "length": count, "prompt_length": 2, "text": "",
         "stop": StopReason.STOP, "spans": (WeightSpan(0, count, 0),), "digest": "", "engine": "e",
@@ -55,7 +53,7 @@ def rollout(
     return [
         asked,
         done,
-        RewardAssigned(sample=sample, group=group, value=reward, grader="g", grader_digest="", detail=detail),
+        made.assigned(sample, value=reward, grader="g", detail=detail),
     ]
 
 
@@ -63,4 +61,4 @@ def batch(step: int, rewards: dict[str, float]) -> BatchSealed:
     """Of these samples with their rewards, which are not normalised."""
     groups = tuple(dict.fromkeys(map(group_of, rewards)))
     values = tuple(rewards.values())
-    return BatchSealed(step=step, groups=groups, samples=tuple(rewards), rewards=values, raw_rewards=values, digest="")
+    return made.sealed(step, groups=groups, samples=tuple(rewards), rewards=values, raw_rewards=values, digest="")

@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from schemas.checkpoints import CheckpointSaved
-from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
-from schemas.rollouts import RolloutProgressed, RolloutReturned, StopReason
-from schemas.runs import RunResumed
-from schemas.steps import StepCommitted
-from schemas.turns import TurnRecorded, TurnRole
+from schemas.rollouts import RolloutReturned, StopReason
+from schemas.turns import TurnRole
 from slime_events.analysis.metrics.rollouts import (
     generation_metrics,
     multi_turn_metrics,
@@ -31,16 +27,15 @@ from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
+from tests import made
 from tests.metrics.rows import EVERYTHING, batch, rollout, rows_of
 
 ALL = TrainSettings(metrics=EVERYTHING)
-COMMITTED = StepCommitted(
-    step=0, batch_digest="", parent_version=0, version=1, weights_digest="", optimizer_digest="", samples=2, tokens=60,
+COMMITTED = made.committed(
+    batch_digest="", weights_digest="", optimizer_digest="", samples=2, tokens=60,
     seconds={"batch": 0.02, "train": 0.03},
 )  # fmt: skip
-HELD = EvalCompleted(
-    dataset="held", version=3, mean=0.5, samples=2, failed=0, mean_length=2, oldest_version=3, newest_version=3
-)
+HELD = made.evaluated(3)
 
 
 def figures(**changes: Any) -> SampleFigures:
@@ -165,7 +160,7 @@ def test_a_user_s_metrics_stand_under_rollout_but_for_slime_s_parts() -> None:
 
 @pytest.mark.parametrize(("version", "step"), [(0, 0), (1, 0), (5, 4)])
 def test_saving_is_a_step_s(version: int, step: int) -> None:
-    saved = CheckpointSaved(version=version, url="", weights_digest="", optimizer_digest="", seconds=2.5)
+    saved = made.saved(version, seconds=2.5)
     assert values([saved]) == {"perf/save_model_time": 2.5, "rollout/step": step}
 
 
@@ -177,7 +172,7 @@ def test_generation_is_timed_from_the_first_request_after_the_last_batch() -> No
     first, _, second = rows_of(said)
     assert first.values["perf/rollout_time"] == pytest.approx(0.3)
     assert second.values["perf/rollout_time"] == pytest.approx(0.3)
-    resumed = RunResumed(incarnation=1, code_version="")
+    resumed = made.resumed()
     (late,) = rows_of([*sampled("a-s0"), resumed, HELD, batch(0, {"a-s0": 1.0})])[1:]
     assert late.values["perf/rollout_time"] == pytest.approx(0.2), "the time between two lives is nobody's"
 
@@ -215,9 +210,7 @@ def test_a_sample_that_was_asked_for_again_is_one() -> None:
 def test_chunks_of_a_rollout_count_with_its_end() -> None:
     asked, done, graded = rollout("a-s0", [-1.0, -3.0], 1.0)
     assert hasattr(done, "tokens")
-    chunk = RolloutProgressed(
-        sample="a-s0", attempt=0, start=0, spans=done.spans, engine="e", tokens=done.tokens, log_probs=done.log_probs
-    )
+    chunk = made.progressed("a-s0", done.tokens, spans=done.spans, log_probs=done.log_probs)
     rest = rollout("a-s0", [-5.0], 1.0, start=2, length=3)[1]
     found = values([asked, chunk, rest, graded, batch(0, {"a-s0": 1.0})])
     assert (found["rollout/response_lengths"], found["rollout/rollout_log_probs"]) == (3.0, -3.0)
@@ -227,9 +220,9 @@ def test_further_samples_have_the_turns_of_their_rollout() -> None:
     asked, done, graded = rollout("a-s0", [-1.0], 1.0)
     further = rollout("a-s0-1", [-1.0], 1.0, rollout="a-s0")[1:]
     turns = [
-        TurnRecorded(sample="a-s0", index=0, role=TurnRole.ASSISTANT, asked="", engine="e", seconds=5.0),
-        TurnRecorded(sample="a-s0", index=1, role=TurnRole.TOOL, asked="", engine="e", seconds=0.2),
-        TurnRecorded(sample="a-s0", index=2, role=TurnRole.ASSISTANT, asked="", engine="e"),
+        made.turn("a-s0", seconds=5.0),
+        made.turn("a-s0", index=1, role=TurnRole.TOOL, seconds=0.2),
+        made.turn("a-s0", index=2),
     ]
     again = rollout("a-s0", [-1.0], 1.0)
     said = [
@@ -281,7 +274,7 @@ def test_there_is_no_waiting_of_less_than_nothing() -> None:
     busy = replace(COMMITTED, seconds={"batch": 0.5, "train": 0.5})
     row = values([busy, replace(busy, step=1, version=2)])
     assert (row["perf/train_wait_time"], row["perf/wait_time_ratio"], row["perf/step_time"]) == (0.0, 0.0, 1.0)
-    resumed = RunResumed(incarnation=1, code_version="")
+    resumed = made.resumed()
     assert "perf/train_wait_time" not in values([busy, resumed, replace(busy, step=1, version=2)])
 
 

@@ -12,12 +12,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from schemas.errors import InvalidValue, MissingPart
-from schemas.runs import RunStarted
 from slime_events.analysis.metrics.fold import AXES, MetricsRow
 from slime_events.app.demo.settings import demo_settings
 from slime_events.app.launch import metrics_process
@@ -32,6 +30,7 @@ from storage.archive.writer import ArchiveWriter
 from storage.jetstream.log import JetStreamLog
 from storage.log import Append, append_all
 from storage.nats.server import NatsServer
+from tests import made
 from tests.cli.invoke import command
 from tests.metrics.read_back import Points, tensorboard_points, wandb_records, wandb_rows
 from tests.metrics.rows import EVERYTHING, rows
@@ -39,7 +38,7 @@ from tests.simulation.simulation import Simulation, make_plan
 
 metrics = command("metrics")
 SETTINGS = replace(demo_settings(Path("data")), metrics=EVERYTHING)
-STARTED = RunStarted(settings=msgspec.to_builtins(SETTINGS), code_version="")
+STARTED = made.started(SETTINGS)
 
 
 @pytest.fixture

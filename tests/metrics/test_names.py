@@ -7,18 +7,16 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from schemas.evals import EvalCompleted
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import StopReason
-from schemas.steps import StepCommitted
-from schemas.turns import TurnRecorded, TurnRole
-from schemas.weights import WeightsActivated
+from schemas.turns import TurnRole
 from slime_events.analysis.metrics.fold import AXES, axis_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
+from tests import made
 from tests.cli.small_run import events
 from tests.metrics.rows import EVERYTHING, batch, rollout, rows_of
 
@@ -54,9 +52,9 @@ TRAINED = {
     "optimizer_steps": 2.0, "samples": 4.0, "seconds_scoring": 0.1, "seconds_forward_backward": 0.2,
     "seconds_gradients": 0.05, "seconds_optimizer": 0.05,
 }  # fmt: skip
-COMMITTED = StepCommitted(
-    step=3, batch_digest="", parent_version=3, version=4, weights_digest="", optimizer_digest="", samples=4, tokens=60,
-    metrics=TRAINED, seconds={"batch": 0.5, "train": 1.0, "weights": 0.25},
+COMMITTED = made.committed(
+    3, batch_digest="", weights_digest="", optimizer_digest="", samples=4, tokens=60, metrics=TRAINED,
+    seconds={"batch": 0.5, "train": 1.0, "weights": 0.25},
 )  # fmt: skip
 
 
@@ -107,7 +105,7 @@ def test_a_step_has_slimes_names() -> None:
 
 def test_appends_that_were_sent_again_are_counted_until_the_next_step() -> None:
     """A name that slime has not, in the rows of steps before which there were some."""
-    active = WeightsActivated(version=1, engine="a", digest="", seconds=0.1)
+    active = made.activated(1, engine="a")
     told = [replace(active, refused_batches=count, engine=f"e{count}") for count in (3, 0, 4)]
     rows = rows_of(
         [*told, COMMITTED, active, replace(COMMITTED, step=4, version=5), told[0], replace(COMMITTED, step=5)]
@@ -211,9 +209,9 @@ def test_zero_std_is_counted_where_a_prompt_has_several_answers_for_it() -> None
 def test_tools_are_no_generation() -> None:
     asked, done, graded = rollout("a-s0", [-1.0, -1.0], 1.0)
     turns = [
-        TurnRecorded(sample="a-s0", index=0, role=TurnRole.ASSISTANT, asked="", engine="e"),
-        TurnRecorded(sample="a-s0", index=1, role=TurnRole.TOOL, asked="", engine="e", seconds=0.3),
-        TurnRecorded(sample="a-s0", index=2, role=TurnRole.ASSISTANT, asked="", engine="e"),
+        made.turn("a-s0"),
+        made.turn("a-s0", index=1, role=TurnRole.TOOL, seconds=0.3),
+        made.turn("a-s0", index=2),
     ]
     said = [asked, *turns, done, graded, *rollout("a-s1", [-1.0], 1.0), batch(0, {"a-s0": 1.0, "a-s1": 1.0})]
     (row,) = rows_of(said, TrainSettings(metrics=EVERYTHING))
@@ -232,9 +230,7 @@ def test_an_evaluation() -> None:
         *rollout(f"{group}-s0", [-1.0, -1.0], 1.0, stop=StopReason.LENGTH),
         rollout(f"{group}-s1", [-1.0], 0.0)[0],  # this one never ends
         *rollout("eval-held-v3-000000-s0", [-1.0], 1.0),  # of another version
-        EvalCompleted(
-            dataset="held", version=2, mean=0.5, samples=2, failed=1, mean_length=2, oldest_version=2, newest_version=2
-        ),
+        made.evaluated(2, failed=1),
     ]
     (row,) = rows_of(said, TrainSettings(metrics=EVERYTHING))
     values = row.values
@@ -247,7 +243,7 @@ def test_an_evaluation() -> None:
 
 def test_filtered_groups_are_counted_by_their_reason_until_the_next_batch() -> None:
     def dropped(group: str, cause: RejectionCause) -> GroupRejected:
-        return GroupRejected(group=group, cause=cause, reason="zero_std_0.0")
+        return made.rejected(group, cause, reason="zero_std_0.0")
 
     said = [
         dropped("x", RejectionCause.FILTER),
@@ -288,10 +284,7 @@ def test_every_metric_has_an_axis_in_its_row_and_a_finite_value() -> None:
 
 def test_a_log_function_of_the_users_takes_the_place_of_slimes() -> None:
     """slime's trainer logs its own all the same."""
-    evaluated = EvalCompleted(
-        dataset="held", version=1, mean=0.5, samples=2, failed=0, mean_length=2, oldest_version=1, newest_version=1,
-        log_function="mine.py:log",
-    )  # fmt: skip
+    evaluated = made.evaluated(1, log_function="mine.py:log")
     said = [*rollout("a-s0", [-1.0], 1.0), replace(batch(0, {"a-s0": 1.0}), log_function="mine.py:log"), evaluated]
     (row,) = rows_of(said)
     assert {"rollout/raw_reward", "rollout/response_lengths"} <= set(row.values)

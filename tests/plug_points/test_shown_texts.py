@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from schemas.arrays import pack_log_probs, pack_tokens, unpack
 from schemas.prompts import PromptSubmitted, Source
-from schemas.rewards import RewardAssigned
-from schemas.rollouts import Place, RolloutCompleted, RolloutRequested, Sampling, StopReason, WeightSpan
+from schemas.rollouts import Place, RolloutCompleted, StopReason, WeightSpan
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.sample import Sample, Status
@@ -32,6 +31,7 @@ from slime_events.plugins.sample_view import (
     text_decoder,
 )
 from slime_events.plugins.slime.helpers import process_vision_info
+from tests import made
 from tests.docs.pages import ROOT
 
 BASE = str(ROOT / "slime_events" / "app" / "demo" / "base")
@@ -83,9 +83,7 @@ CHAT = [{"role": "user", "content": "?"}]
 )
 def test_messages_are_shown_where_no_template_is_applied(fields: dict[str, Any], shown: Any) -> None:
     assert shown_prompt(asked(**fields)) == shown
-    request = RolloutRequested(
-        sample="g-s3", group="g", index=3, prompt=pack_tokens([1, 2]), sampling=Sampling(max_new_tokens=2), seed=0
-    )
+    request = made.requested("g-s3", prompt=[1, 2], max_new_tokens=2, seed=0)
     sample = requested_sample(request, asked(**fields))
     assert (sample.prompt, sample.index, sample.group_index, sample.session_id) == (shown, 3, None, "g-s3")
     assert sample.prompt is not CHAT
@@ -139,7 +137,7 @@ def test_a_filter_s_sample_has_the_paths_of_its_prompt(name: str) -> None:
 
 @pytest.mark.parametrize("detail", [None, {}, {"metadata": 3}, {"metadata": {"b": [2]}}])
 def test_a_grader_s_metadata_is_added_as_a_copy(detail: Any) -> None:
-    event = RewardAssigned(sample="g-s3", group="g", value=0.5, grader="x", grader_digest="", detail=detail)
+    event = made.assigned("g-s3", value=0.5, detail=detail)
     sample = Sample(metadata={"a": 1})
     graded_sample(sample, event)
     more = detail["metadata"] if detail and isinstance(detail["metadata"], dict) else {}

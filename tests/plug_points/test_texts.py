@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.arrays import pack_tokens
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from schemas.prompts import PromptSubmitted, Source
+from schemas.prompts import Source
 from schemas.rollouts import RolloutCompleted
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupState
@@ -19,6 +18,7 @@ from slime_events.core.state.run import FOLD, FOLD_WITH_TEXTS, RunState, digest_
 from slime_events.plugins.texts import LEAVING, Texts
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.conductor.driver import Driver, dropping, make_plan
 from tests.golden.log_file import FOLDER
 from tests.replay.golden import recorded_of
@@ -73,10 +73,10 @@ TOOLS, CHAT = [{"name": "look"}], {"messages": [{"role": "user", "content": "?"}
     ],
 )
 def test_a_prompt_is_shown_where_it_says_more_than_the_state(fields: dict[str, Any], shown: bool) -> None:
-    asked = PromptSubmitted(group="g", text="?", tokens=pack_tokens([1]), source=Source(path="p"), **fields)
+    asked = made.submitted(text="?", source=Source(path="p"), **fields)
     group, state = GroupState(group="g", prompt=asked.tokens), RunState(run="run")
     state.groups["g"] = group
-    rejected = GroupRejected(group="g", cause=RejectionCause.STALE, reason="too old")
+    rejected = made.rejected(cause=RejectionCause.STALE, reason="too old")
     for texts, stays in ((Texts(), False), (Texts(until_trained=True), True)):
         texts.apply(asked, state)
         assert texts.with_texts(group).asked == (asked if shown else msgspec.UNSET)

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound
-from schemas.groups import GroupRejected, RejectionCause
-from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
+from schemas.runs import FinishReason, RunStarted
 from slime_events.analysis.query import samples_where, tables_of
 from storage.archive.writer import ArchiveWriter
+from tests import made
 from tests.cli.small_run import GROUPS, RUN, events
 from tests.lineage.long import step_events
 from tests.lineage.opened import archived_parent, branch, opened
@@ -39,10 +39,8 @@ async def test_what_a_learner_says_is_about_the_samples_of_the_run_that_it_follo
     where = await archived_parent(tmp_path)
     said = [
         *branch(where, version=0, position=3, follows=True),
-        GroupRejected(group=GROUPS[0], cause=RejectionCause.FILTER, reason="mine"),
-        BatchSealed(
-            step=0, groups=(GROUPS[3],), samples=(f"{GROUPS[3]}-s1",), rewards=(0.5,), raw_rewards=(9.0,), digest="b"
-        ),
+        made.rejected(GROUPS[0], reason="mine"),
+        made.sealed(groups=(GROUPS[3],), samples=(f"{GROUPS[3]}-s1",), rewards=(0.5,), raw_rewards=(9.0,)),
     ]
     learner = await opened(said, run="learner")
     async with tables_of(learner, with_parent=True, cache=tmp_path / "tables") as tables:
@@ -69,9 +67,7 @@ async def test_a_step_that_its_parent_had_sealed_ahead_is_the_branch_s_own(tmp_p
     ahead = max(number for number, event in enumerate(events(), 1) if isinstance(event, BatchSealed))
     said = [
         *branch(where, version=1, position=ahead),
-        BatchSealed(
-            step=1, groups=(GROUPS[3],), samples=(f"{GROUPS[3]}-s1",), rewards=(0.5,), raw_rewards=(9.0,), digest="b"
-        ),
+        made.sealed(1, groups=(GROUPS[3],), samples=(f"{GROUPS[3]}-s1",), rewards=(0.5,), raw_rewards=(9.0,)),
     ]
     child = await opened(said, run="child")
     async with tables_of(child, with_parent=True, cache=tmp_path / "tables") as tables:
@@ -82,9 +78,7 @@ async def test_a_step_that_its_parent_had_sealed_ahead_is_the_branch_s_own(tmp_p
 
 async def test_a_learner_answers_with_the_rollouts_that_it_is_trained_on(tmp_path: Path) -> None:
     where = await archived_parent(tmp_path)
-    mine = BatchSealed(
-        step=0, groups=(GROUPS[3],), samples=(f"{GROUPS[3]}-s1",), rewards=(0.5,), raw_rewards=(9.0,), digest="b"
-    )
+    mine = made.sealed(groups=(GROUPS[3],), samples=(f"{GROUPS[3]}-s1",), rewards=(0.5,), raw_rewards=(9.0,))
     learner = await opened([*branch(where, version=0, position=3, follows=True), mine], run="learner")
     async with tables_of(learner, cache=tmp_path / "tables") as tables:
         trained = await tables.sql("SELECT run, sample, step, text FROM samples WHERE step IS NOT NULL")
@@ -101,9 +95,9 @@ async def test_a_learner_answers_with_the_rollouts_that_it_is_trained_on(tmp_pat
 
 
 async def test_a_run_that_goes_on_after_an_end_has_not_finished(tmp_path: Path) -> None:
-    stopped = RunFinished(reason=FinishReason.INTERRUPTED, steps=1, events=1, state_digest="")
-    said = [RunStarted(settings={}, code_version=""), stopped, RunResumed(incarnation=1, code_version="")]
-    ended = RunFinished(reason=FinishReason.ALL_STEPS, steps=2, events=3, state_digest="")
+    stopped = made.finished(FinishReason.INTERRUPTED)
+    said = [made.started(), stopped, made.resumed()]
+    ended = made.finished(steps=2, events=3)
     for events_of, reason in ((said[:2], "interrupted"), (said, None), ([*said, ended], "all_steps")):
         async with tables_of(await opened(events_of), cache=tmp_path / "tables") as tables:
             rows = (await tables.sql("SELECT finish_reason, finished IS NULL, resumptions FROM runs")).rows()

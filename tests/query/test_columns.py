@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from schemas.arrays import Array, pack, pack_log_probs, pack_tokens, unpack
 from schemas.event import Event
-from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason, Timings, WeightSpan
+from schemas.rollouts import RolloutCompleted, StopReason, Timings, WeightSpan
 from slime_events.analysis.query import event_tables
 from slime_events.analysis.query.columns import struct_columns, to_json
 from slime_events.analysis.query.event_tables import EVENT_TABLES, RowBuilder, type_in
 from slime_events.analysis.query.run_rows import is_about_rollouts
 from slime_events.core.telemetry.event_spans import span_of
 from storage.log import Recorded
+from tests import made
 from tests.cli.small_run import events, recorded
 
 
@@ -122,10 +123,7 @@ def test_tokens_have_the_versions_of_the_whole_response() -> None:
 
 
 def test_chunks_of_turns_are_left_to_the_completion() -> None:
-    chunk = RolloutProgressed(
-        sample="g-s0", attempt=0, start=0, spans=(WeightSpan(0, 2, 4),), engine="e", tokens=pack_tokens([1, 2]),
-        log_probs=pack_log_probs([-1.0, -1.0]),
-    )  # fmt: skip
+    chunk = made.progressed("g-s0", [1, 2], spans=(WeightSpan(0, 2, 4),), log_probs=[-1.0, -1.0])
     of_turn = msgspec.structs.replace(chunk, turn=0)
     assert [row["start"] for row in token_rows(chunk, of_turn, completion())] == [0, 2]
 

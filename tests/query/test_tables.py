@@ -8,18 +8,14 @@ from typing import Any
 
 import pytest
 
-from schemas.arrays import pack_tokens, unpack
+from schemas.arrays import unpack
 from schemas.event import Event
-from schemas.prompts import PromptSubmitted, Source
-from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
-from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested, RolloutSuspended, Sampling, SuspendReason
-from schemas.runs import RunStarted
-from schemas.steps import StepCommitted
-from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.rollouts import RolloutRequested
 from slime_events.analysis.query import RunTables, tables_of
 from slime_events.analysis.query.tables import TABLES
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
+from tests import made
 from tests.cli.small_run import GROUPS, REJECTED, RUN, write
 from tests.lineage.opened import opened, small
 from tools.tables_page import tables_page
@@ -103,10 +99,10 @@ async def test_what_a_group_s_samples_came_to(tables: RunTables) -> None:
 
 async def test_a_version_is_active_once_the_first_engine_runs_it() -> None:
     said: list[Event] = [
-        RunStarted(settings={}, code_version=""),
-        WeightsPublished(version=0, parent=None, url="", digest="d0", bytes=1),
-        WeightsActivated(version=0, engine="one", digest="d0", seconds=0.5, lag=2.0),
-        WeightsActivated(version=0, engine="other", digest="d0", seconds=0.25, lag=3.0),
+        made.started(),
+        made.published(),
+        made.activated(engine="one", seconds=0.5, lag=2.0),
+        made.activated(engine="other", seconds=0.25, lag=3.0),
     ]
     run = OpenedRun(
         await write(said), TrainSettings(), unpack, None, "here"
@@ -124,18 +120,15 @@ async def test_a_version_is_active_once_the_first_engine_runs_it() -> None:
 async def test_a_sample_that_was_asked_for_again() -> None:
     """At once after a failure, and after a suspension."""
     said: list[Event] = [
-        RunStarted(settings={}, code_version=""),
-        PromptSubmitted(group="g", text="", tokens=pack_tokens([1]), source=Source(path="f")),
+        made.started(),
+        made.submitted(),
     ]
 
     def request(attempt: int, sample: str) -> RolloutRequested:
-        return RolloutRequested(
-            sample=sample, group="g", index=0, prompt=pack_tokens([1]), sampling=Sampling(max_new_tokens=8), seed=5,
-            attempt=attempt,
-        )  # fmt: skip
+        return made.requested(sample, group="g", index=0, seed=5, attempt=attempt)
 
-    failed = RolloutFailed(sample="g-s0", group="g", attempt=0, kind=FailureKind.ENGINE, message="gone", engine="e")
-    rest = RolloutSuspended(sample="g-s0", attempt=1, length=0, reason=SuspendReason.STEP_BOUNDARY, engine="e")
+    failed = made.failed("g-s0")
+    rest = made.suspended("g-s0", 0, attempt=1)
     asked = "SELECT sample, attempts, suspensions, status, failure FROM samples ORDER BY sample"
     states = []
     for more in (request(0, "g-s0"), failed, request(1, "g-s0"), rest, request(2, "g-s0")):
@@ -159,16 +152,10 @@ async def test_times_of_a_sample_and_of_a_step() -> None:
     """A sample is requested when it is first asked for; a step takes as long as all its parts."""
 
     def request(attempt: int) -> RolloutRequested:
-        return RolloutRequested(
-            sample="g-s0", group="g", index=0, prompt=pack_tokens([1]), sampling=Sampling(max_new_tokens=8), seed=5,
-            attempt=attempt,
-        )  # fmt: skip
+        return made.requested(seed=5, attempt=attempt)
 
-    step = StepCommitted(
-        step=0, batch_digest="b", parent_version=0, version=1, weights_digest="d", optimizer_digest="o", samples=1,
-        tokens=1, seconds={"train": 0.5, "save": 0.25},
-    )  # fmt: skip
-    said: list[Event] = [RunStarted(settings={}, code_version=""), request(0), request(1), step]
+    step = made.committed(weights_digest="d", optimizer_digest="o", seconds={"train": 0.5, "save": 0.25})
+    said: list[Event] = [made.started(), request(0), request(1), step]
     run = OpenedRun(await write(said), TrainSettings(), unpack, None, "here")
     async with tables_of(run) as tables:
         assert await rows(tables, "SELECT seconds, seconds_by_part['save'] FROM steps") == [(0.75, 0.25)]
@@ -180,11 +167,11 @@ async def test_a_part_of_a_reward_passes_nothing() -> None:
     """And what could not be graded counts as neither."""
     grader = {"group": "g", "grader": "t", "grader_digest": ""}
     said: list[Event] = [
-        PromptSubmitted(group="g", text="", tokens=pack_tokens([1]), source=Source(path="f")),
-        *(RewardAssigned(sample=f"g-s{n}", value=value, **grader) for n, value in enumerate((0.5, 1.0, 0.75, 0.0))),
-        RewardFailed(sample="g-s4", kind=RewardFailureKind.RAISED, message="m", **grader),
+        made.submitted(),
+        *(made.assigned(f"g-s{n}", value=value, **grader) for n, value in enumerate((0.5, 1.0, 0.75, 0.0))),
+        made.reward_failed("g-s4", message="m", **grader),
     ]
-    async with tables_of(await opened([RunStarted(settings={}, code_version=""), *said])) as tables:
+    async with tables_of(await opened([made.started(), *said])) as tables:
         assert await rows(tables, "SELECT pass_rate, reward_mean, grading_failures FROM groups") == [(0.25, 0.5625, 1)]
         assert await rows(tables, "SELECT reward, failure FROM rewards WHERE sample = 'g-s4'") == [(None, "raised")]
 

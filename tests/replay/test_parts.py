@@ -10,10 +10,8 @@ import pytest
 from schemas.arrays import pack_tokens
 from schemas.envelope import enclose
 from schemas.event import Event, Purpose, type_of
-from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.ids import LOADED
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
-from schemas.rewards import RewardAssigned
 from slime_events.analysis.replay.cycles import Cycle, Cycles
 from slime_events.analysis.replay.equality import is_decision, is_same
 from slime_events.analysis.replay.feeds import CachedFeed, RecordedFeed
@@ -23,20 +21,20 @@ from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.state.run import RunState
 from slime_events.plugins.filters.decide import FilterDecision
 from storage.log import Recorded
+from tests import made
 from tests.conductor.driver import keep_all, make_plan
 from tests.conductor.test_feed import Rows
 
 
 def prompt(offset: int, *, path: str = "f", **fields: Any) -> PromptSubmitted:
-    given: dict[str, Any] = {"group": f"g{offset}", "text": "", "tokens": pack_tokens([1])}
-    return PromptSubmitted(**(given | fields), source=Source(path=path, offset=offset))
+    return made.submitted(**{"group": f"g{offset}"} | fields, source=Source(path=path, offset=offset))
 
 
 def refused(offset: int, dataset: str = "train") -> PromptRejected:
     return PromptRejected(source=Source(path="f", offset=offset), reason="r", dataset=dataset)
 
 
-ACCEPTED = GroupAccepted(group="g0", samples=("a",), rewards=(1.0,), figures={"mean": 1.0, "std": 0.5})
+ACCEPTED = made.accepted("g0", samples=("a",), rewards=(1.0,), figures={"mean": 1.0, "std": 0.5})
 
 
 @pytest.mark.parametrize(
@@ -44,7 +42,7 @@ ACCEPTED = GroupAccepted(group="g0", samples=("a",), rewards=(1.0,), figures={"m
     [
         (prompt(0), True), (prompt(0, path="inbox"), False), (prompt(0, dataset=LOADED), False), (refused(0), True),
         (refused(-1), False), (refused(0, "held"), False), (ACCEPTED, True),
-        (RewardAssigned(sample="s", group="g", value=1.0, grader="", grader_digest=""), False),
+        (made.assigned("s", grader=""), False),
     ],
 )  # fmt: skip
 def test_what_the_conductor_decides(event: Event, decided: bool) -> None:
@@ -108,7 +106,7 @@ def test_a_turn_of_the_same_words_begins_anew_beside_one_that_is_half_said() -> 
 
 
 def test_after_a_difference_cycles_go_on_that_had_another_decision_about_it() -> None:
-    rejected = GroupRejected(group="g0", cause=RejectionCause.FILTER, reason="r")
+    rejected = made.rejected("g0")
     cycles = Cycles()
     cycles.add(Cycle([rejected, B], 1))
     cycles.add(Cycle([C, A], 2))
@@ -186,7 +184,7 @@ def test_how_two_differ() -> None:
         recorded = Recorded(1, "", enclose("r", ACCEPTED, at=0, producer="conductor"), b"")
         return difference(recorded, decided, RunState(run="r"), make_plan(), at=1, why="")
 
-    rejected = GroupRejected(group="g0", cause=RejectionCause.FILTER, reason="r")
+    rejected = made.rejected("g0")
     elsewhere = msgspec.structs.replace(rejected, group="g9")
     other = msgspec.structs.replace(ACCEPTED, rewards=(0.5,))
     assert [found(one).kind for one in (rejected, elsewhere, other, None)] == [

@@ -15,7 +15,7 @@ from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutRequested
-from schemas.runs import Branched, FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.runs import Branched, FinishReason, RunFailed, RunFinished, RunStarted
 from schemas.weights import WeightsPublished
 from slime_events.analysis.replay.equality import is_decision
 from slime_events.analysis.replay.report import Kind
@@ -25,6 +25,7 @@ from slime_events.loop.conductor.decide import is_broken
 from slime_events.loop.conductor.plan import make_plan as plan_of
 from slime_events.plugins.filters.decide import FilterDecision, group_std, run_filter
 from slime_events.plugins.sample_view import group_samples
+from tests import made
 from tests.conductor.driver import Driver, dropping, make_plan
 from tests.replay.golden import changed, golden
 from tests.replay.replayed import policy_for, replayed
@@ -134,10 +135,10 @@ def test_settings_that_a_resumption_changes_are_decided_by_from_there_on() -> No
     assert isinstance(driver.log[-1].envelope.event, WeightsPublished), "nothing is said after the last commit"
     before = len(driver.log)
     driver.plan = more
-    driver.say(RunResumed(incarnation=1, code_version="", settings=values))
+    driver.say(made.resumed(settings=values))
     driver.settle()
     driver.play(random.Random(2))
-    driver.say(RunResumed(incarnation=2, code_version="", settings={"rollout": {"num_rollout": 5}}))
+    driver.say(made.resumed(2, settings={"rollout": {"num_rollout": 5}}))
     driver.plan = msgspec.structs.replace(more, steps=5)
     driver.settle()
     driver.play(random.Random(3))

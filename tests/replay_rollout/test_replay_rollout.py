@@ -11,19 +11,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from schemas.arrays import pack_log_probs, pack_tokens
+from schemas.arrays import pack_tokens
 from schemas.errors import RunNotFound
 from schemas.event import Event
 from schemas.rollouts import (
-    RolloutCompleted,
-    RolloutProgressed,
-    RolloutRequested,
-    Sampling,
     StopReason,
     WeightSpan,
 )
-from schemas.runs import RunStarted
-from schemas.weights import WeightsPublished
 from serve_apps.replay_rollout import replay
 from slime_events.analysis.replay_rollout.compare import Comparison, compare
 from slime_events.analysis.replay_rollout.recorded import RecordedRollout, read_rollout, weight_folder
@@ -31,6 +25,7 @@ from slime_events.app.cli.commands import replay_rollout as command
 from slime_events.app.cli.main import main
 from storage.archive.writer import ArchiveWriter
 from storage.weights.store import WeightStore
+from tests import made
 from tests.lineage.opened import opened
 from tests.scripted_engine import Script, ScriptedEngine
 
@@ -64,27 +59,18 @@ def _said(folder: Path) -> list[Event]:
     tokens = [engine.token(SEED, place) for place in places]
     log_probs = [engine.log_prob(SEED, place, int(i >= SEAM)) for i, place in enumerate(places)]
     spans = (WeightSpan(0, SEAM, 0), WeightSpan(SEAM, LENGTH, 1))
-    said: list[Event] = [RunStarted(settings={}, code_version="")]
+    said: list[Event] = [made.started()]
     for version in (0, 1):
         tensor = ("weight", "F32", (1,), np.array([version], "<f4").tobytes())
         digest = store.write(version, [tensor], None).digest
-        said.append(
-            WeightsPublished(version=version, parent=None, url=store.folder(version, digest), digest=digest, bytes=4)
-        )
+        said.append(made.published(version, url=store.folder(version, digest), digest=digest, bytes=4))
     return [
         *said,
-        RolloutRequested(
-            sample=SAMPLE, group=SAMPLE[:-3], index=0, prompt=prompt, seed=SEED,
-            sampling=Sampling(max_new_tokens=LENGTH),
-        ),
-        RolloutProgressed(
-            sample=SAMPLE, attempt=0, start=0, tokens=pack_tokens(tokens[:SEAM]),
-            log_probs=pack_log_probs(log_probs[:SEAM]), spans=spans[:1], engine="e",
-        ),
-        RolloutCompleted(
-            sample=SAMPLE, group=SAMPLE[:-3], attempt=0, start=SEAM, length=LENGTH, prompt_length=3,
-            stop=StopReason.LENGTH, text="", spans=spans, digest="", engine="e", tokens=pack_tokens(tokens[SEAM:]),
-            log_probs=pack_log_probs(log_probs[SEAM:]),
+        made.requested(SAMPLE, prompt=prompt, seed=SEED, max_new_tokens=LENGTH),
+        made.progressed(SAMPLE, tokens[:SEAM], log_probs=log_probs[:SEAM], spans=spans[:1]),
+        made.completed(
+            SAMPLE, tokens[SEAM:], start=SEAM, length=LENGTH, prompt_length=3, stop=StopReason.LENGTH, spans=spans,
+            log_probs=log_probs[SEAM:],
         ),
     ]  # fmt: skip
 

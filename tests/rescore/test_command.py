@@ -6,18 +6,17 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from schemas.envelope import enclose
 from schemas.event import Event
-from schemas.runs import RunStarted
 from slime_events.app.cli.main import main
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.learner.overrides import read_overrides
 from storage.archive.writer import ArchiveWriter
 from storage.log import Append, append_all
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.rescore.recorded import NONZERO_STD, record, settings
 
 
@@ -32,7 +31,7 @@ async def archive(tmp_path: Path) -> str:
 async def archived(folder: Path, run: TrainSettings, events: Sequence[Event]) -> str:
     """The events of a run, after its settings, as an archive in the folder."""
     log = MemoryLog("sim")
-    said = [RunStarted(settings=msgspec.to_builtins(run), code_version=""), *events]
+    said = [made.started(run), *events]
     await append_all(log, [Append(enclose("sim", event, at=1, producer="test")) for event in said])
     writer = ArchiveWriter(str(folder / "archive"), "sim")
     for recorded in log.records:

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from schemas.arrays import EMPTY_LOG_PROBS, pack_tokens
-from schemas.prompts import PromptSubmitted, Source
+from schemas.arrays import pack_tokens
+from schemas.prompts import Source
 from schemas.rewards import RewardFailureKind
-from schemas.rollouts import RolloutCompleted, StopReason
 from slime_events.analysis.rescore import bulk_grading
 from slime_events.analysis.rescore.bulk_grading import RuleProcess, Task, grade_tasks
 from slime_events.analysis.rescore.grade import Regrader
@@ -24,6 +23,7 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.model.records import Entry, Group, Sample
 from slime_events.plugins.rewards import dispatch
 from slime_events.plugins.rewards.outcome import RewardFailure
+from tests.made import completed, submitted
 
 
 def task(response: str, grader: str = "exact", **metadata: Any) -> Task:
@@ -102,14 +102,11 @@ def test_the_process_has_limits_and_no_secrets(monkeypatch: pytest.MonkeyPatch) 
 
 def group(name: str, *responses: str, **metadata: Any) -> Group:
     source, tokens = Source(path="f"), pack_tokens([1])
-    prompt = PromptSubmitted(group=name, text="2+2=", label="4", metadata=metadata, tokens=tokens, source=source)
+    prompt = submitted(name, text="2+2=", label="4", metadata=metadata, tokens=tokens, source=source)
     made = Group(name, Entry(prompt, 1, 0, "p", "run"))
     for index, response in enumerate(responses):
         sample = f"{name}-s{index}"
-        done = RolloutCompleted(
-            sample=sample, group=name, attempt=0, start=0, tokens=tokens, log_probs=EMPTY_LOG_PROBS, spans=(), length=1,
-            stop=StopReason.STOP, text=response, digest="", engine="e", prompt_length=1,
-        )  # fmt: skip
+        done = completed(sample, tokens, length=1, text=response)
         made.samples[sample] = Sample(sample, name, index, completed=Entry(done, 2, 0, "p", "run"))
     return made
 

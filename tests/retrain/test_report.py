@@ -14,7 +14,6 @@ import pytest
 
 from actors.offline.retrain_run import RetrainRequest, Save, retrain
 from schemas.errors import CheckpointMismatch, ImpossibleCombination
-from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.trainers import TrainerRestored
 from slime_events.analysis.retrain.report import likely_causes, report_text, step_text
@@ -23,6 +22,7 @@ from slime_events.loop.training.difference import Compared, Difference, Retraine
 from storage.weights.files import view
 from storage.weights.shards import TensorBytes
 from storage.weights.store import verify
+from tests import made
 from tests.retrain.changed import Care, as_log, flip_reward
 from tests.retrain.conftest import Recorded, record
 from tests.scripted_engine import Script
@@ -104,20 +104,16 @@ def test_ranks_that_differ_are_measured_at_every_step(tmp_path: Path) -> None:
 )
 def test_causes(compared: Compared, then: str, begins: str) -> None:
     wrong = Retrained(3, 4, 1, 0.0, (Difference(compared, "a", "b"),))
-    started = RunStarted(settings={}, code_version="", environment={"torch": then})
+    started = made.started(environment={"torch": then})
     assert likely_causes(wrong, started, {"torch": "2"})[0].startswith(begins)
 
 
 def test_a_user_s_function_that_was_changed_is_the_likeliest_cause() -> None:
-    committed = StepCommitted(
-        step=1,
+    committed = made.committed(
+        1,
         batch_digest="",
-        parent_version=1,
-        version=2,
         weights_digest="w",
         optimizer_digest="o",
-        samples=1,
-        tokens=1,
         functions={"custom_loss_function_path": "then", "custom_megatron_init_path": "same"},
         models={"reference": "same", "teacher": "then"},
     )
@@ -127,7 +123,7 @@ def test_a_user_s_function_that_was_changed_is_the_likeliest_cause() -> None:
     assert "teacher" in model.detail
     assert (found.compared, found.recorded, found.now) == (Compared.FUNCTION, "then", "now")
     assert "custom_loss_function_path" in found.detail
-    started = RunStarted(settings={"algorithm": {"custom_loss_function_path": "own.py:loss"}}, code_version="")
+    started = made.started({"algorithm": {"custom_loss_function_path": "own.py:loss"}})
     weights = Difference(Compared.WEIGHTS, "w", "v")
     changed, not_deterministic = (
         likely_causes(Retrained(1, 2, 1, 0.0, differences, None), started, {})[0]

@@ -8,7 +8,6 @@ from typing import Any
 
 from schemas.arrays import unpack
 from schemas.codec import decode
-from schemas.runs import RunStarted
 from serve_apps.rollout_function.function import EVALUATION, ROLLOUT, RolloutFunction
 from serve_apps.rollout_function.runner import FunctionRunner, RunnerContext
 from slime_events.analysis.audit.audit import Audit
@@ -18,6 +17,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.loop.conductor.plan import Plan
 from slime_events.plugins.args_view import ArgsView
 from storage.log import Recorded
+from tests import made
 from tests.replay.replayed import policy_for, replayed
 from tests.simulation.parts import Letters
 from tests.simulation.roles import inline
@@ -31,7 +31,7 @@ def a_run(folder: Path, **changes: Any) -> Simulation:
     """Three steps of two groups of two samples. changes: of the plan."""
     more = {name: changes.pop(name) for name in ("prompts", "deadline_s", "pool", "train_s", "log") if name in changes}
     plan = make_plan(**{"steps": 3, "samples": 2, "by_function": True, "verdicts_at_once": True} | changes)
-    return Simulation(folder, plan, started=RunStarted(settings={}, code_version=""), **more)
+    return Simulation(folder, plan, started=made.started(), **more)
 
 
 def runner(

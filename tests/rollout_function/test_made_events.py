@@ -9,22 +9,20 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from schemas.arrays import pack_tokens, unpack
+from schemas.arrays import unpack
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import FailureKind, Place, RolloutCompleted, RolloutFailed, RolloutRequested, WeightSpan
-from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.journal import EndedTurn
 from serve_apps.rollout_function.outcome import Outcome, OutcomeContext, outcome_of
 from serve_apps.rollout_function.recorded_turns import MadeTurn, MadeTurns
 from slime_events.plugins.sample import Sample, Status
 from storage.log import MAX_EVENT_BYTES
+from tests.made import submitted, turn
 from tests.simulation.parts import Letters
 from tests.simulation.simulation import make_plan
 
-DRAWN = PromptSubmitted(
-    group="g", text="ab", tokens=pack_tokens([97, 98]), source=Source(path="p"), label="l", metadata={"k": 1}
-)
+DRAWN = submitted(text="ab", tokens=[97, 98], source=Source(path="p"), label="l", metadata={"k": 1})
 
 
 def making(**changes: Any) -> OutcomeContext:
@@ -121,9 +119,7 @@ def test_further_samples_of_a_rollout_come_before_it() -> None:
 
 def test_tokens_of_generations_keep_their_versions() -> None:
     context = making()
-    event = TurnRecorded(
-        sample="c", index=0, role=TurnRole.ASSISTANT, asked="", engine="e", spans=(WeightSpan(0, 1, 4),)
-    )
+    event = turn("c", spans=(WeightSpan(0, 1, 4),))
     ended = EndedTurn(event, np.array([99], np.int32), np.array([-0.5], np.float32))
     context.turns.add(MadeTurn(np.array([97, 98], np.int32), ended, "call-1"), 0)
     known, foreign = sample(session_id="g-s0"), sample([97, 98, 100])

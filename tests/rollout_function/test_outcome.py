@@ -13,7 +13,6 @@ import pytest
 from schemas.errors import PlugPointError
 from schemas.prompts import PromptWanted
 from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
-from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.journal import EndedTurn
 from serve_apps.generate.session import Session, current_session, session_of_process
 from serve_apps.rollout_function import runner as runners
@@ -27,6 +26,7 @@ from serve_apps.rollout_function.runner import METRICS, _numbers
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.rollout_types import RolloutFnEvalOutput, RolloutFnTrainOutput, call_rollout_fn
 from slime_events.plugins.sample import Sample
+from tests import made
 from tests.rollout_function.scene import a_run, runner
 
 ONE, TWO, THREE = (Sample(group_index=number) for number in (4, 4, 7))
@@ -75,7 +75,7 @@ def test_a_drawn_group_is_known_by_session_or_number(group: list[Any], name: str
 
 
 def turn(prompt: list[int], tokens: list[int], call: str) -> MadeTurn:
-    event = TurnRecorded(sample="c", index=0, role=TurnRole.ASSISTANT, asked="", engine="")
+    event = made.turn("c", engine="")
     ended = EndedTurn(event, np.array(tokens, np.int32), np.zeros(len(tokens), np.float32))
     return MadeTurn(np.array(prompt, np.int32), ended, call)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from schemas.archives import ArchiveSealed
-from schemas.groups import GroupAccepted
 from slime_events.app.launch.supervisor import ArchiveWatch
+from tests import made
 
-NEWS = GroupAccepted(group="g", samples=(), rewards=())
+NEWS = made.accepted()
 SEALED = ArchiveSealed(segment=1, first=1, last=1, sha256="", bytes=1, url="x")
 
 

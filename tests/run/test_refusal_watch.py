@@ -6,13 +6,12 @@ from pathlib import Path
 
 from schemas.arrays import EMPTY_TOKENS
 from schemas.event import Event
-from schemas.groups import GroupAccepted
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
-from schemas.runs import FinishReason, RunFinished
 from slime_events.app.launch.refusal_watch import RefusalWatch, RefusedPrompts
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.run import RunState
+from tests import made
 from tests.run.test_supervisor import watch, worker
 
 __all__ = ["worker"]
@@ -24,12 +23,12 @@ def refused(line: int, reason: str = "wrong_type: q[0].content: it is null", epo
 
 
 def submitted(line: int) -> PromptSubmitted:
-    return PromptSubmitted(
-        group=f"train-0-{line:06d}", text="x", tokens=EMPTY_TOKENS, source=Source(path="a.jsonl", line=line)
+    return made.submitted(
+        f"train-0-{line:06d}", text="x", tokens=EMPTY_TOKENS, source=Source(path="a.jsonl", line=line)
     )
 
 
-REQUESTED = GroupAccepted(group="g", samples=(), rewards=())
+REQUESTED = made.accepted()
 """Any event but of a draw."""
 
 
@@ -60,6 +59,6 @@ def test_a_row_that_comes_again_in_each_epoch_is_one_row() -> None:
 
 async def test_a_run_says_at_its_end_what_it_refused(tmp_path: Path, worker: Participant) -> None:
     notes = list[str]()
-    end = RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=3, state_digest="")
+    end = made.finished(events=3)
     await watch(worker, tmp_path, refused(1), refused(2, "too_long: the prompt has 99 tokens"), end, note=notes.append)
     assert notes[-1].startswith("2 of 2 prompts refused: 1 x q[0].content: it is null, 1 x the prompt has 99 tokens")

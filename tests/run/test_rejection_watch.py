@@ -11,6 +11,7 @@ from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from slime_events.app.launch.supervisor import RejectionWatch
 from slime_events.core.state.run import RunState
 from slime_events.model.rejections import Reason, Rejections, reason_of
+from tests import made
 
 NINES = "raised: the grader rewards2.py:f raised ValueError: no nines (rewards2.py:4)"
 
@@ -19,18 +20,16 @@ def failed(number: int, why: str = NINES) -> GroupRejected:
     """As the conductor rejects a group whose second sample has no reward."""
     group = f"train-0-{number:06d}"
     samples = tuple(f"{group}-s{index}" for index in range(12))
-    return GroupRejected(
-        group=group, cause=RejectionCause.REWARD_FAILED, reason=f"{samples[1]}: {why}", samples=samples
-    )
+    return made.rejected(group, RejectionCause.REWARD_FAILED, reason=f"{samples[1]}: {why}", samples=samples)
 
 
 def dropped(number: int) -> GroupRejected:
     group = f"train-0-{number:06d}"
-    return GroupRejected(group=group, cause=RejectionCause.FILTER, reason="zero_std_0.0", samples=(f"{group}-s0",))
+    return made.rejected(group, reason="zero_std_0.0", samples=(f"{group}-s0",))
 
 
 def accepted(number: int) -> GroupAccepted:
-    return GroupAccepted(group=f"train-0-{number:06d}", samples=(), rewards=())
+    return made.accepted(f"train-0-{number:06d}")
 
 
 def news(events: Sequence[Event]) -> list[str]:
@@ -41,16 +40,15 @@ def news(events: Sequence[Event]) -> list[str]:
 def test_a_reason_is_the_same_for_every_sample_and_group() -> None:
     assert reason_of(failed(1)) == reason_of(failed(2)) == Reason(RejectionCause.REWARD_FAILED, NINES)
     group = failed(3)
-    within = GroupRejected(
-        group=group.group,
-        cause=RejectionCause.FILTER_RAISED,
+    within = made.rejected(
+        group.group,
+        RejectionCause.FILTER_RAISED,
         reason=f"{group.group}: {group.samples[11]} and {group.samples[1]} differ",
         samples=group.samples,
     )
     assert reason_of(within).text == "<group>: <sample> and <sample> differ"
     late = [
-        GroupRejected(group="g", cause=RejectionCause.STALE, reason=f"step {n} is the first", figures={"step": n})
-        for n in (4, 5)
+        made.rejected(cause=RejectionCause.STALE, reason=f"step {n} is the first", figures={"step": n}) for n in (4, 5)
     ]
     assert reason_of(late[0]) == reason_of(late[1])
 

@@ -16,7 +16,7 @@ import pytest
 
 from schemas.errors import TrainerError
 from schemas.event import Event
-from schemas.runs import FinishReason, RunFailed, RunFinished, RunStarted
+from schemas.runs import RunFailed
 from schemas.subjects import of_type
 from schemas.trainers import Fidelity, TrainerRestored
 from schemas.workers import WorkerJoined, WorkerLost
@@ -32,6 +32,7 @@ from slime_events.model.progress import Progress
 from storage.follow import RecordFollower
 from storage.log import ForeignRecord, Recorded
 from storage.memory_log import MemoryLog
+from tests import made
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ async def worker(monkeypatch: pytest.MonkeyPatch) -> Participant:
     monkeypatch.setattr(supervisor, "READ_S", 0.01)
     monkeypatch.setattr(supervisor, "LOOK_S", 0.01)
     worker = Participant(MemoryLog("sim"), "launcher", incarnation=Incarnation(since=1))
-    await worker.append([RunStarted(settings={}, code_version="")])
+    await worker.append([made.started()])
     return worker
 
 
@@ -78,7 +79,7 @@ async def test_a_conductor_that_hangs_is_named_by_the_launcher(
 
 
 async def test_an_approximate_optimizer_is_told_at_once(tmp_path: Path, worker: Participant) -> None:
-    end, notes = RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=3, state_digest=""), list[str]()
+    end, notes = made.finished(events=3), list[str]()
     restored = [
         TrainerRestored(version=2 + n, trainer=f"t{n}", checkpoint=0, optimizer=optimizer, retrained=2, differing=1)
         for n, optimizer in enumerate(Fidelity)
@@ -91,7 +92,7 @@ async def test_an_approximate_optimizer_is_told_at_once(tmp_path: Path, worker: 
 
 async def test_the_progress_is_that_of_the_run_up_to_its_end(tmp_path: Path, worker: Participant) -> None:
     """Though others still have something to say, and it is there at the same look."""
-    end = RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=1, state_digest="")
+    end = made.finished()
     late = WorkerJoined(worker="late", role="engine", pid=1, node="here", seconds={})
     progress = await watch(worker, tmp_path, end, late)
     assert (progress.state.phase, progress.state.events) == (RunPhase.FINISHED, 2)
@@ -136,7 +137,7 @@ async def test_an_engine_that_was_killed_is_told_in_the_log(tmp_path: Path, work
             while len([one async for one in worker.log.read(1, subject)]) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        await worker.append([RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=1, state_digest="")])
+        await worker.append([made.finished()])
 
     striking = asyncio.create_task(strike())
     with pytest.MonkeyPatch.context() as patch:

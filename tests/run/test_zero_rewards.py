@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from schemas.batches import BatchSealed
 from slime_events.app.launch.zero_rewards import STEPS, ZeroRewardWatch
 from slime_events.core.config.settings import TrainSettings
+from tests import made
 
 NOTHING, SOMETHING = (0.0, 0.0), (0.0, -1.0)
 
@@ -17,10 +17,7 @@ NOTHING, SOMETHING = (0.0, 0.0), (0.0, -1.0)
 def said_at(steps: Sequence[tuple[float, ...]], settings: TrainSettings | None = None) -> list[int]:
     """The steps after which there is news."""
     watch = ZeroRewardWatch(settings or TrainSettings(), "r")
-    batches = (
-        BatchSealed(step=step, groups=(), samples=(), rewards=(), raw_rewards=raw, digest="")
-        for step, raw in enumerate(steps)
-    )
+    batches = (made.sealed(step, raw_rewards=raw, digest="") for step, raw in enumerate(steps))
     return [batch.step for batch in batches if watch.apply(batch)]
 
 

@@ -11,17 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.arrays import pack_tokens
 from schemas.errors import EngineError, InvalidValue
-from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
+from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine.checks import check_request, check_sampling, checked
 from serve_apps.engine.engine import Delta, GenerateRequest, sampling_params
 from serve_apps.rollout import ChunkRule, Rollout, RolloutContext, stream
 from slime_events.core.trajectory import Trajectory
+from tests import made
 
-REQUEST = RolloutRequested(
-    sample="g-s0", group="g", index=0, prompt=pack_tokens([1, 2]), sampling=Sampling(max_new_tokens=9), seed=1
-)
+REQUEST = made.requested(prompt=[1, 2], max_new_tokens=9)
 
 
 def delta(tokens: list[int], log_probs: list[float], finish: StopReason | None = None) -> Delta:

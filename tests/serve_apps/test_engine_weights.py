@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.arrays import pack_tokens
 from schemas.errors import WeightsDamaged
 from schemas.event import Purpose
-from schemas.rollouts import RolloutRequested, Sampling
+from schemas.rollouts import RolloutRequested
 from schemas.subjects import of_type
-from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.weights import WeightsActivated
 from serve_apps.engine_weights import PATIENCE, Choice, Claim, EngineWeights, choose_version
 from slime_events.core.run.participant import Participant
 from storage.cancellation import end_all
@@ -27,6 +26,7 @@ from storage.log import EventLog, Recorded, Subjects, append_all, once
 from storage.memory_log import MemoryLog
 from storage.nats.server import NatsServer
 from storage.weights.store import WeightStore
+from tests import made
 from tests.scripted_engine import ScriptedEngine
 from tests.simulation.parts import Line
 
@@ -156,14 +156,13 @@ async def publish(log: EventLog, folder: Path, versions: range, stored: set[int]
         if version in stored:
             digest = store.write(version, [("w", "F32", (1,), bytes([version % 256] * 4))], parent=None).digest
             url = store.folder(version, digest)
-        events.append(WeightsPublished(version=version, parent=None, url=url, digest=digest, bytes=4))
+        events.append(made.published(version, url=url, digest=digest, bytes=4))
     await append_all(log, [once(worker.enclose(event)) for event in events])
 
 
 def evaluation_of(version: int) -> RolloutRequested:
-    return RolloutRequested(
-        sample="a-s0", group="a", index=0, prompt=pack_tokens([1]), sampling=Sampling(max_new_tokens=1), seed=0,
-        purpose=Purpose.EVAL, min_version=version, max_version=version,
+    return made.requested(
+        "a-s0", max_new_tokens=1, seed=0, purpose=Purpose.EVAL, min_version=version, max_version=version,
     )  # fmt: skip
 
 

@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.arrays import pack_tokens, unpack
+from schemas.arrays import unpack
 from schemas.envelope import event_id
 from schemas.errors import EngineError
-from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
+from schemas.rollouts import StopReason, WeightSpan
 from serve_apps.engine.engine import Delta
 from serve_apps.rollout import ChunkRule, Rollout
 from slime_events.core.trajectory import Trajectories, Trajectory, content_digest, merge_spans
 from slime_events.loop.training.pending_batches import engine_log_probs
+from tests import made
 
-REQUEST = RolloutRequested(sample="g-s0", group="g", index=0, prompt=pack_tokens([1, 2]), sampling=Sampling(99), seed=1)
+REQUEST = made.requested(prompt=[1, 2], max_new_tokens=99)
 
 
 def rollout() -> Rollout:

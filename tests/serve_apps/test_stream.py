@@ -7,18 +7,17 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from schemas.arrays import pack_tokens, unpack
+from schemas.arrays import unpack
 from schemas.errors import EngineError
-from schemas.rollouts import RolloutProgressed, RolloutRequested, Sampling, StopReason
+from schemas.rollouts import RolloutProgressed, StopReason
 from serve_apps import rollout
 from serve_apps.engine.engine import GenerateRequest
 from serve_apps.rollout import ChunkRule, Rollout, RolloutContext, stream
 from slime_events.core.trajectory import Trajectory
+from tests import made
 from tests.scripted_engine import Script, ScriptedEngine
 
-REQUEST = RolloutRequested(
-    sample="g-s0", group="g", index=0, prompt=pack_tokens([1, 2]), sampling=Sampling(max_new_tokens=10), seed=1
-)
+REQUEST = made.requested(prompt=[1, 2], max_new_tokens=10)
 
 
 class Streamed:

@@ -23,7 +23,7 @@ from actors.inbox import Doors, Inbox
 from actors.log_keeper import LogKeeper
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from schemas.ids import inbox_group_id
-from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
+from schemas.runs import Branched, RunFinished
 from schemas.subjects import about, of_type
 from serve_apps.generate.function import GenerateSetup
 from serve_apps.rollout import ChunkRule
@@ -43,6 +43,7 @@ from storage.archive.reader import ArchiveReader
 from storage.follow import Follower
 from storage.jetstream.address import NatsAddress
 from storage.log import Append, Delivery, Fence
+from tests import made
 from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.leaving import LeavingLog
 from tests.simulation.parts import InstantPool, Line, LineConsumer, LineDelivery, ScriptedRanks
@@ -221,9 +222,7 @@ class Crashed:
 
     async def run(self) -> None:
         """To the end of the run and of all roles. Raises what ended one of them otherwise than by its fate."""
-        await Participant(self.log, "launcher").append(
-            [RunStarted(settings={}, code_version="", branched=self.scene.branched)]
-        )
+        await Participant(self.log, "launcher").append([made.started(branched=self.scene.branched)])
         try:
             async with asyncio.timeout(DEADLINE_S):
                 for role in self._roles:
@@ -272,7 +271,7 @@ class Crashed:
         if isinstance(last.envelope.event, RunFinished):
             return False
         before = self._incarnation
-        resumed = RunResumed(incarnation=before.number + 1, code_version="")
+        resumed = made.resumed(before.number + 1)
         since = await Participant(self.log, "launcher").append_fenced(resumed, Fence(subject, last.position))
         done = await self.log.done_up_to(before.queue)
         self._incarnation = Incarnation(number=resumed.incarnation, since=since, requests_from=done + 1)

@@ -13,9 +13,7 @@ import pytest
 
 from schemas.errors import InvalidValue, TrainerError
 from schemas.event import Event
-from schemas.runs import Branched, RunStarted
-from schemas.steps import StepCommitted
-from schemas.weights import WeightsPublished
+from schemas.runs import Branched
 from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
@@ -25,6 +23,7 @@ from slime_events.model.branch_point import read_point
 from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
 from storage.weights.store import read
+from tests import made
 from tests.scripted_engine import Script
 from tests.simulation.parts import ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan
@@ -68,7 +67,7 @@ async def archived(
     base = folder / "base"
     base.mkdir(parents=True)
     (base / "config.json").write_text("{}")
-    started = RunStarted(settings={"trainer": {"hf_checkpoint": str(base)}}, code_version="", branched=branched)
+    started = made.started({"trainer": {"hf_checkpoint": str(base)}}, branched=branched)
     async with Simulation(folder, PLAN, started=started, ranks=ranks or ScriptedRanks(disk=disk)) as sim:
         sim.start_engine(Script(chunk=8))
         await sim.finish()
@@ -151,13 +150,10 @@ async def test_a_learner_is_gone_on_from_with_the_prompts_of_the_run_that_it_fol
     (first, _), (second, _) = await point(where, 1), await point(where, 2)
     learner = MemoryLog("learner")
     said: list[Event] = [
-        RunStarted(settings={}, code_version="", branched=msgspec.structs.replace(first, follows=True)),
-        WeightsPublished(version=1, parent=0, url="", digest=first.weights_digest, bytes=0),
-        StepCommitted(
-            step=1, batch_digest="", parent_version=1, version=2, weights_digest="w2", optimizer_digest="o2", samples=0,
-            tokens=0,
-        ),
-    ]  # fmt: skip
+        made.started(branched=msgspec.structs.replace(first, follows=True)),
+        made.published(1, parent=0, url="", digest=first.weights_digest, bytes=0),
+        made.committed(1, batch_digest="", weights_digest="w2", samples=0, tokens=0),
+    ]
     await Participant(learner, "learner").append(said)
     found = await read_point(learner, 2, "x")
     assert (found.cursors, found.weights_digest, found.optimizer_digest) == (second.cursors, "w2", "o2")

@@ -15,7 +15,7 @@ from schemas.errors import InvalidValue, RunNotFound, TrainerError
 from schemas.evals import EvalCompleted
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import Sampling
-from schemas.runs import Branched, RunStarted
+from schemas.runs import Branched
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from slime_events.analysis.audit.audit import Audit, audit, report_text
@@ -28,6 +28,7 @@ from slime_events.loop.conductor.plan import Plan
 from slime_events.model import read_run
 from slime_events.model.branch_point import read_point
 from slime_events.model.progress import Progress
+from tests import made
 from tests.conductor.driver import dropping
 from tests.history.checker import check
 from tests.scripted_engine import Script
@@ -67,7 +68,7 @@ async def branch(
     branched = await read_point(parent.log, version, "parent")
     folder = folder or parent.folder
     disk = {f"{folder}/checkpoints/v{version:06d}": weights_of(parent, branched)}
-    started = RunStarted(settings={}, code_version="", branched=branched)
+    started = made.started(branched=branched)
     return await run(folder, plan or parent.plan, ranks=ScriptedRanks(disk=disk), started=started, **more)
 
 
@@ -109,7 +110,7 @@ async def test_a_branch_goes_on_with_the_critic_of_its_parent(tmp_path: Path) ->
     branched = await read_point(parent.log, 3, "parent")
     assert branched.critic_digest == critics[2]
     assert (await read_point(parent.log, 3, "parent", fresh_optimizer=True)).critic_digest == ""
-    started = RunStarted(settings={}, code_version="", branched=branched)
+    started = made.started(branched=branched)
     beginning = f"{tmp_path}/checkpoints/v000003"
     saved = parent.ranks.disk[beginning]
     sim = await run(tmp_path, parent.plan, ranks=CriticRanks(disk={beginning: saved}), started=started)
@@ -215,7 +216,7 @@ async def test_every_process_of_a_branch_dies_at_each_append(tmp_path: Path) -> 
 
 async def test_a_beginning_that_is_not_there_is_named(tmp_path: Path) -> None:
     parent = await run(tmp_path, SMALL)
-    started = RunStarted(settings={}, code_version="", branched=await read_point(parent.log, 1, "parent"))
+    started = made.started(branched=await read_point(parent.log, 1, "parent"))
     async with Simulation(tmp_path, SMALL, started=started) as sim:
         with pytest.raises(TrainerError, match=r"branches from version 1, which cannot be loaded: .*v000001"):
             await asyncio.wait_for(sim.disown_trainer(), 60)

@@ -9,7 +9,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from schemas.evals import EvalCompleted
@@ -17,7 +16,6 @@ from schemas.event import Purpose
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling
-from schemas.runs import RunStarted
 from serve_apps.generate.function import generate_setup
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config.settings import TrainSettings
@@ -27,6 +25,7 @@ from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.source import PromptSource, eval_sources
 from slime_events.plugins.rewards.graders import Graders
 from storage.archive.writer import ArchiveWriter
+from tests import made
 from tests.cli.invoke import command
 from tests.scripted_engine import Script
 from tests.simulation.parts import Letters
@@ -111,7 +110,7 @@ async def simulate(folder: Path, line: str) -> Simulation:
     """The finished run of these flags, with the real graders."""
     settings = parse_train(shlex.split(f"{LINE} {line}")).settings
     plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
-    started = RunStarted(settings=msgspec.to_builtins(settings), code_version="0")
+    started = made.started(settings, code_version="0")
     whole = settings.reward.group_rm
     async with (
         Graders(settings.reward) as pool,

@@ -11,7 +11,7 @@ import pytest
 
 from schemas.errors import Conflict
 from schemas.rollouts import RolloutCompleted, RolloutProgressed
-from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.runs import RunFailed, RunFinished, RunResumed
 from schemas.steps import StepCommitted
 from schemas.subjects import about
 from slime_events.core.run.participant import Participant
@@ -19,6 +19,7 @@ from slime_events.core.run.run_address import Incarnation
 from slime_events.core.state.run import RunPhase
 from storage.cancellation import end_all
 from storage.log import Append, Fence, Recorded, Subjects
+from tests import made
 from tests.scripted_engine import Script
 from tests.simulation.parts import Line
 from tests.simulation.roles import make_conductor
@@ -31,7 +32,7 @@ async def resume(sim: Simulation) -> int:
     subject = about(sim.log.run, "run", "run")
     last = await sim.log.last(subject)
     assert last is not None
-    resumed = RunResumed(incarnation=1, code_version="")
+    resumed = made.resumed()
     return await Participant(sim.log, "launcher").append_fenced(resumed, Fence(subject, last.position))
 
 
@@ -73,7 +74,7 @@ class Blind(Line):
 @pytest.mark.usefixtures("quick_looks")
 async def test_a_conductor_that_is_late_cannot_fail_the_run(tmp_path: Path) -> None:
     sim = Simulation(tmp_path)
-    await Participant(sim.log, "launcher").append([RunStarted(settings={}, code_version="")])
+    await Participant(sim.log, "launcher").append([made.started()])
     await resume(sim)
     line = Blind(sim.log)
     late = make_conductor(Participant(line, "conductor"), sim.plan, sim.feed, deadline_s=0.1)

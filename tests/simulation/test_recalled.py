@@ -15,7 +15,6 @@ from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.prompts import PromptSubmitted
 from schemas.recorded import CommonVersion
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutRequested, Sampling
-from schemas.runs import RunStarted
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.audit.recorded_rollouts import RecordedEnd
 from slime_events.analysis.query import samples_where
@@ -28,6 +27,7 @@ from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.archived_prompts import read_archive
 from slime_events.model.branch_point import read_point
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.replay.replayed import policy_for, replayed
 from tests.scripted_engine import Script
 from tests.simulation.crash import Scene
@@ -151,7 +151,7 @@ async def test_a_branch_recalls_of_its_parent(tmp_path: Path) -> None:
     point = replace(await read_point(first.log, 3, "archive/first"), cursors={})
     folder = tmp_path / "second"
     ranks = ScriptedRanks(disk={f"{folder}/checkpoints/v000003": weights_of(first, point)})
-    started = RunStarted(settings={}, code_version="", branched=point)
+    started = made.started(branched=point)
     feed = await recalling(folder, archive_of(first))
     sim = await run(folder, feed, recorded=archive_of(first), plan={"steps": 8}, ranks=ranks, started=started)
     found = check_recalled(sim.log, first.log)

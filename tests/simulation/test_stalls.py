@@ -12,7 +12,7 @@ import pytest
 from schemas.errors import LogUnavailable
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import Sampling
-from schemas.runs import RunFailed, RunStarted
+from schemas.runs import RunFailed
 from schemas.steps import StepCommitted
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
@@ -20,6 +20,7 @@ from slime_events.loop.conductor.decide import Stall
 from slime_events.plugins.rewards.outcome import Outcome
 from slime_events.plugins.sample import Sample
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.scripted_engine import Script
 from tests.simulation.parts import InstantPool, Line, ScriptedRanks
 from tests.simulation.roles import make_conductor, make_feed
@@ -83,7 +84,7 @@ async def test_whoever_hangs_the_run_ends_with_what_it_waited_for(tmp_path: Path
 async def test_a_log_that_is_away_too_long_ends_the_conductor_by_name(tmp_path: Path) -> None:
     """The log's own deadline is over: nobody can say anything any more, and the process ends with it."""
     log = MemoryLog("sim")
-    await Participant(log, "launcher").append([RunStarted(settings={}, code_version="")])
+    await Participant(log, "launcher").append([made.started()])
     line = Line(log, is_cut=True)
     conductor = make_conductor(Participant(line, "conductor"), PLAN, make_feed(tmp_path, ["one"], {}))
     with pytest.raises(LogUnavailable):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from schemas.codec import decode, encode
 from schemas.envelope import enclose
 from schemas.errors import ArchiveDamaged, DamagedEvent, SchemaError, UnknownEventType
-from schemas.rewards import RewardAssigned
 from slime_events.core.state.apply import apply, apply_all
 from slime_events.core.state.partial_events import PARTIAL_DECISIONS, PARTIAL_EVENTS, read_partial_events
 from slime_events.core.state.run import RunState, state_digest
@@ -25,6 +24,7 @@ from storage.event_block import MANY, EventBlock, Part, array_of
 from storage.hash_chain import link_all
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.cli.small_run import events, finished, recorded
 from tests.conductor.driver import Driver, dropping, make_plan
 from tests.golden.log_file import FOLDER, read_records
@@ -158,7 +158,7 @@ def test_a_short_form_has_the_fields_of_its_event(kind: type[msgspec.Struct]) ->
 
 
 def test_what_cannot_be_read_is_named() -> None:
-    reward = RewardAssigned(sample="s", group="g", value=1.0, grader="exact", grader_digest="")
+    reward = made.assigned("s", grader="exact")
     data = encode(enclose("r", reward, at=1, producer="p"))
     array = b"\xdd" + (2).to_bytes(4, "big")
     good = array + data * 2

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from schemas.arrays import pack_tokens
 from schemas.envelope import enclose
-from schemas.prompts import PromptSubmitted, Source
+from schemas.prompts import Source
 from slime_events.core.state.group_index import GroupIndex
 from slime_events.core.state.keeper import EVERY, StateKeeper
 from slime_events.core.state.run import RunState, state_digest
@@ -18,6 +17,7 @@ from slime_events.core.state.snapshot import Snapshot, Snapshots
 from slime_events.core.state.state_fold import StateFold
 from storage.log import once
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.state.test_fold import LOGS
 
 
@@ -55,10 +55,7 @@ def test_a_state_that_was_made_by_hand_has_a_right_one() -> None:
 async def test_many_that_wait_make_snapshots_rare(tmp_path: Any) -> None:
     """One is written again once as many events came as it has groups: it is as large as they are many."""
     log, fold = MemoryLog("r"), StateFold("r")
-    waiting = [
-        PromptSubmitted(group=f"g{n}", text="?", tokens=pack_tokens([1]), source=Source(path="inbox", key=f"{n}"))
-        for n in range(2 * EVERY)
-    ]
+    waiting = [made.submitted(f"g{n}", text="?", source=Source(path="inbox", key=f"{n}")) for n in range(2 * EVERY)]
     await log.append([])
     snapshots = Snapshots(tmp_path, Snapshot)
     keeper: StateKeeper[Snapshot] = StateKeeper(snapshots, every=10)

@@ -7,16 +7,11 @@ import pytest
 
 from schemas.archives import ArchiveSealed
 from schemas.arrays import pack_tokens
-from schemas.batches import BatchSealed
-from schemas.checkpoints import CheckpointSaved
-from schemas.evals import EvalCompleted
-from schemas.groups import GroupAccepted
-from schemas.prompts import PromptRejected, PromptSubmitted, Source
-from schemas.rewards import RewardFailed, RewardFailureKind
-from schemas.rollouts import FailureKind, RolloutRequested, RolloutSuspended, SuspendReason
-from schemas.weights import WeightsActivated
+from schemas.prompts import PromptRejected, Source
+from schemas.rollouts import FailureKind
 from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.core.state.run import Counts, RunState, SealedState
+from tests import made
 from tests.conductor.driver import SAMPLING, Driver, make_plan
 
 
@@ -27,10 +22,10 @@ def driver() -> Driver:
 
 
 def test_a_group_is_what_its_prompt_says(driver: Driver) -> None:
-    prompt = PromptSubmitted(
-        group="mine",
+    prompt = made.submitted(
+        "mine",
         text="how many?",
-        tokens=pack_tokens([5, 6]),
+        tokens=[5, 6],
         source=Source(path="g", offset=4),
         dataset="other",
         label="7",
@@ -51,7 +46,7 @@ def test_a_sample_from_phase_to_phase(driver: Driver) -> None:
     driver.begin("g0000-s0")
     assert (sample.phase, sample.length) == (SamplePhase.RUNNING, 2)
     request = driver.requests["g0000-s0"]
-    driver.say(RolloutSuspended(sample="g0000-s0", attempt=0, length=3, reason=SuspendReason.STEP_BOUNDARY, engine="e"))
+    driver.say(made.suspended("g0000-s0", 3))
     assert (sample.phase, sample.length, sample.suspensions) == (SamplePhase.SUSPENDED, 3, 1)
     driver.say(msgspec.structs.replace(request, attempt=1))
     assert (sample.phase, sample.attempt, sample.requested_at) == (SamplePhase.REQUESTED, 1, len(driver.log) - 1)
@@ -66,11 +61,7 @@ def test_a_sample_from_phase_to_phase(driver: Driver) -> None:
     assert (sample.phase, sample.reward) == (SamplePhase.GRADED, 0.25)
     driver.complete("g0000-s1")
     other = driver.state.groups["g0000"].samples["g0000-s1"]
-    driver.say(
-        RewardFailed(
-            sample="g0000-s1", group="g0000", grader="t", grader_digest="", kind=RewardFailureKind.RAISED, message="why"
-        )
-    )
+    driver.say(made.reward_failed("g0000-s1", grader="t", message="why"))
     assert (other.phase, other.failure) == (SamplePhase.UNGRADED, "raised: why")
 
 
@@ -95,7 +86,7 @@ def test_what_is_counted() -> None:
     driver.settle()
     driver.commit()
     for version in range(4):
-        driver.say(CheckpointSaved(version=version, url="", weights_digest="", optimizer_digest=""))
+        driver.say(made.saved(version, url="", weights_digest="", optimizer_digest=""))
     for segment in range(5):
         driver.say(ArchiveSealed(segment=segment, first=1, last=1, bytes=1, sha256="", url=""))
     assert driver.state.counts == Counts(
@@ -118,15 +109,10 @@ def test_what_is_counted() -> None:
 
 def test_requests_take_a_group_up_once_and_in_their_order(driver: Driver) -> None:
     for group in ("later", "first"):
-        driver.say(PromptSubmitted(group=group, text="", tokens=pack_tokens([1]), source=Source(path="f")))
+        driver.say(made.submitted(group))
     for group, version in (("first", 3), ("later", 4)):
         for index in range(2):
-            driver.say(
-                RolloutRequested(
-                    sample=f"{group}-s{index}", group=group, index=index, prompt=pack_tokens([1]), sampling=SAMPLING,
-                    seed=1, min_version=version + index,
-                )
-            )  # fmt: skip
+            driver.say(made.requested(f"{group}-s{index}", sampling=SAMPLING, min_version=version + index))
     state = driver.state
     assert [group.group for group in state.in_phase(GroupPhase.REQUESTED)] == ["g0000", "first", "later"]
     assert [(group.order, group.version) for group in state.in_phase(GroupPhase.REQUESTED)] == [(0, 0), (1, 3), (2, 4)]
@@ -139,12 +125,7 @@ def test_an_evaluation_leaves_its_mean() -> None:
     driver = Driver(make_plan(eval_every=1, eval_names=("held",)))
     assert len(driver.state.evals["held-v0"].groups) == 2
     for version, mean in ((0, 0.5), (7, 0.25)):
-        driver.say(
-            EvalCompleted(
-                dataset="held", version=version, mean=mean, samples=2, failed=0, mean_length=1, oldest_version=0,
-                newest_version=0,
-            )
-        )  # fmt: skip
+        driver.say(made.evaluated(version, mean=mean, mean_length=1, oldest_version=0, newest_version=0))
         assert driver.state.eval_means == {"held": mean}
         assert driver.state.evals == {}
         assert not [group for group in driver.state.groups if group.startswith("eval")]
@@ -152,7 +133,7 @@ def test_an_evaluation_leaves_its_mean() -> None:
 
 @pytest.mark.parametrize("engine", ["e", "other"])
 def test_an_activation_brings_a_run_on(driver: Driver, engine: str) -> None:
-    driver.say(WeightsActivated(version=0, engine=engine, digest="d0", seconds=0.0))
+    driver.say(made.activated(engine=engine, seconds=0.0))
     assert driver.state.moved == len(driver.log)
     assert driver.state.activated == {engine: 0}
 
@@ -161,10 +142,10 @@ def test_a_verdict_and_a_batch_in_the_state() -> None:
     """What an event says counts, wherever the state stood before it."""
     driver = Driver(make_plan(groups=4, samples=1))
     for group, reward in (("g0000", 0.5), ("g0002", 0.25), ("g0001", 1.0)):
-        driver.say(GroupAccepted(group=group, samples=(f"{group}-s0",), rewards=(reward,)))
+        driver.say(made.accepted(group, samples=(f"{group}-s0",), rewards=(reward,)))
     state = driver.state
     assert (state.groups["g0002"].phase, state.groups["g0002"].rewards) == (GroupPhase.ACCEPTED, (0.25,))
-    driver.say(BatchSealed(step=4, groups=("g0001", "g0000"), samples=(), rewards=(), raw_rewards=(), digest="b"))
+    driver.say(made.sealed(4, groups=("g0001", "g0000")))
     assert (state.next_step, state.accepted) == (5, ["g0002"])
     assert state.sealed == {4: SealedState(groups=("g0001", "g0000"), digest="b")}
     assert state.groups["g0001"].phase is state.groups["g0000"].phase is GroupPhase.SEALED

@@ -12,78 +12,48 @@ from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import StorageError
 from schemas.event import Purpose
-from schemas.groups import GroupRejected, RejectionCause
+from schemas.groups import RejectionCause
 from schemas.rollouts import (
     RolloutCompleted,
     RolloutProgressed,
     RolloutRequested,
-    RolloutSuspended,
-    Sampling,
     StopReason,
-    SuspendReason,
     WeightSpan,
 )
-from schemas.runs import Branched, RunStarted
+from schemas.runs import Branched
 from schemas.steps import StepCommitted
-from schemas.weights import WeightsPublished
 from slime_events.core.trajectory import Trajectories, Trajectory, content_digest, mask_older_versions, merge_spans
 from slime_events.loop.conductor.seal import batch_digest
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.loop.training.training_state import Digests, TrainingState
+from tests import made
 
 TOKENS, LOG_PROBS = np.arange(6, dtype=np.int32), np.linspace(-1, 0, 6, dtype=np.float32)
 SPANS = (WeightSpan(0, 2, 5), WeightSpan(2, 4, 3), WeightSpan(4, 6, 4))
 
 
 def asked(sample: str = "g-s0", attempt: int = 0, **more: Any) -> RolloutRequested:
-    prompt = pack_tokens([7, 8])
-    group, _, index = sample.partition("-s")
-    return RolloutRequested(
-        sample=sample,
-        group=group,
-        index=int(index),
-        prompt=prompt,
-        sampling=Sampling(max_new_tokens=6),
-        seed=1,
-        attempt=attempt,
-        **more,
-    )
+    return made.requested(sample, [7, 8], max_new_tokens=6, attempt=attempt, **more)
 
 
 def chunk(begin: int, end: int, **more: Any) -> RolloutProgressed:
-    return RolloutProgressed(
-        **{
-            "sample": "g-s0",
-            "attempt": 0,
-            "start": begin,
-            "tokens": pack_tokens(TOKENS[begin:end]),
-            "log_probs": pack_log_probs(LOG_PROBS[begin:end]),
-            "spans": (WeightSpan(begin, end, 1),),
-            "engine": "e",
-            **more,
-        }
-    )
+    spans = (WeightSpan(begin, end, 1),)
+    fields = {"tokens": TOKENS[begin:end], "log_probs": LOG_PROBS[begin:end], "start": begin, "spans": spans}
+    return made.progressed("g-s0", **fields | more)
 
 
 def ended(sample: str = "g-s0", begin: int = 0, **more: Any) -> RolloutCompleted:
-    return RolloutCompleted(
-        **{
-            "sample": sample,
-            "group": "g",
-            "attempt": 0,
-            "start": begin,
-            "length": 6,
-            "prompt_length": 2,
-            "stop": StopReason.LENGTH,
-            "text": "text",
-            "spans": SPANS,
-            "digest": content_digest(TOKENS, LOG_PROBS),
-            "engine": "e",
-            "tokens": pack_tokens(TOKENS[begin:]),
-            "log_probs": pack_log_probs(LOG_PROBS[begin:]),
-            **more,
-        }
-    )
+    fields = {
+        "start": begin,
+        "prompt_length": 2,
+        "stop": StopReason.LENGTH,
+        "text": "text",
+        "spans": SPANS,
+        "digest": content_digest(TOKENS, LOG_PROBS),
+        "tokens": TOKENS[begin:],
+        "log_probs": LOG_PROBS[begin:],
+    }
+    return made.completed(sample, **fields | more)
 
 
 def folded(*events: object) -> dict[str, Trajectory]:
@@ -97,7 +67,7 @@ def test_a_trajectory_is_its_chunks_and_its_end() -> None:
     one = folded(asked(), chunk(0, 2), chunk(2, 3), asked(attempt=1))["g-s0"]
     assert (one.length, one.attempt, one.position, one.stop) == (3, 1, 4, None)
     assert one.spans == (WeightSpan(0, 3, 1),)
-    rest = RolloutSuspended(sample="g-s0", attempt=1, length=3, reason=SuspendReason.STEP_BOUNDARY, engine="e")
+    rest = made.suspended("g-s0", 3, attempt=1)
     one = folded(asked(), chunk(0, 2), rest, ended(begin=2))["g-s0"]
     np.testing.assert_array_equal(one.tokens, TOKENS)
     np.testing.assert_array_equal(one.log_probs, LOG_PROBS)
@@ -168,8 +138,8 @@ def sealed(step: int, *samples: str, rewards: tuple[float, ...] = (0.5,), digest
     lines = [
         (sample, content_digest(TOKENS, LOG_PROBS), reward) for sample, reward in zip(samples, rewards, strict=True)
     ]
-    return BatchSealed(
-        step=step,
+    return made.sealed(
+        step,
         groups=("g",),
         samples=samples,
         rewards=rewards,
@@ -222,7 +192,7 @@ def test_what_is_trained_rejected_or_of_an_evaluation_is_let_go() -> None:
     batches = open_batches(asked(), asked("h-s0"), asked("i-s0", purpose=Purpose.EVAL), ended(), sealed(0, "g-s0"))
     known = [batches.knows(sample) for sample in ("g-s0", "h-s0", "i-s0")]
     assert known == [True, True, False]
-    batches.apply(GroupRejected(group="h", cause=RejectionCause.STALE, reason="late", samples=("h-s0",), rewards=()), 6)
+    batches.apply(made.rejected("h", RejectionCause.STALE, reason="late", samples=("h-s0",)), 6)
     assert not batches.knows("h-s0")
     batches.forget(1)
     assert (batches.knows("g-s0"), list(batches.sealed)) == (True, [0])
@@ -231,28 +201,17 @@ def test_what_is_trained_rejected_or_of_an_evaluation_is_let_go() -> None:
 
 
 def committed(version: int) -> StepCommitted:
-    return StepCommitted(
-        step=version - 1,
-        batch_digest="b",
-        parent_version=version - 1,
-        version=version,
-        weights_digest=f"w{version}",
-        optimizer_digest=f"o{version}",
-        samples=1,
-        tokens=1,
-        metrics={},
-        seconds={},
-    )
+    return made.committed(version - 1, weights_digest=f"w{version}")
 
 
 def saved(version: int, weights: str, optimizer: str) -> CheckpointSaved:
-    return CheckpointSaved(version=version, url="u", weights_digest=weights, optimizer_digest=optimizer)
+    return made.saved(version, weights_digest=weights, optimizer_digest=optimizer)
 
 
 def test_where_training_stands() -> None:
     trained = TrainingState()
     assert (trained.version, trained.newest_published, trained.is_branch) == (-1, -1, False)
-    trained.apply(WeightsPublished(version=0, digest="w0", url="u", parent=None, bytes=1))
+    trained.apply(made.published(digest="w0"))
     assert (trained.version, trained.newest_published, trained.is_branch) == (0, 0, False)
     for version in (1, 2):
         trained.apply(committed(version))
@@ -266,11 +225,11 @@ def test_where_training_stands() -> None:
 
 def test_a_branch_begins_with_what_its_parent_committed() -> None:
     trained = TrainingState()
-    trained.apply(RunStarted(settings={}, code_version=""))
+    trained.apply(made.started())
     assert (trained.first, trained.is_branch) == (0, False)
     branched = Branched(
         run="p", where="w", position=9, version=3, weights_digest="w3", optimizer_digest="o3", cursors={}
     )
-    trained.apply(RunStarted(settings={}, code_version="", branched=branched))
+    trained.apply(made.started(branched=branched))
     assert (trained.first, trained.version, trained.is_branch) == (3, 3, True)
     assert trained.committed == {3: Digests("w3", "o3")}

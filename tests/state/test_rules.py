@@ -8,17 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.arrays import pack_log_probs, pack_tokens
-from schemas.batches import BatchSealed
-from schemas.checkpoints import CheckpointSaved
 from schemas.envelope import enclose
 from schemas.event import Purpose
-from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.groups import GroupRejected, RejectionCause
 from schemas.ids import INBOX
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
-from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason, WeightSpan
-from schemas.runs import Branched, FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
-from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.rollouts import RolloutCompleted, StopReason, WeightSpan
+from schemas.runs import Branched, FinishReason, RunFailed
 from schemas.workers import WorkerLost
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupState, SampleState
@@ -26,6 +22,7 @@ from slime_events.core.state.run import RunPhase, RunState, SealedState
 from slime_events.loop.conductor.decide import is_broken
 from slime_events.loop.prompts.draw_stats import DrawStats
 from storage.log import Recorded
+from tests import made
 from tests.conductor.driver import Driver, make_plan
 
 
@@ -58,17 +55,17 @@ def test_a_cursor_never_goes_back(told: Told) -> None:
         assert driver.state.cursors == {"f": cursor}
     for offset, cursor in ((3, 7), (7, 8)):
         source = Source(path="f", offset=offset)
-        driver.say(PromptSubmitted(group=f"of-{offset}", text="", tokens=pack_tokens([1]), source=source))
+        driver.say(made.submitted(f"of-{offset}", source=source))
         assert driver.state.cursors == {"f": cursor}
 
 
 def test_nobody_has_activated_anything_in_a_new_life(told: Told) -> None:
     driver = told.driver
     for engine in ("one", "other"):
-        driver.say(WeightsActivated(version=0, engine=engine, digest="d0", seconds=0.0))
+        driver.say(made.activated(engine=engine, seconds=0.0))
     driver.say(WorkerLost(worker="one", role="engine", reason="killed"))
     assert driver.state.activated == {"other": 0}
-    driver.say(RunResumed(incarnation=1, code_version=""))
+    driver.say(made.resumed())
     assert driver.state.activated == {}
 
 
@@ -108,15 +105,7 @@ def test_an_heir_with_older_weights_widens_the_range(
 
 def test_a_chunk_ends_where_its_tokens_do(told: Told) -> None:
     for start in (0, 2):
-        chunk = RolloutProgressed(
-            sample="g0000-s0",
-            attempt=0,
-            start=start,
-            tokens=pack_tokens([1, 2]),
-            log_probs=pack_log_probs([0.0, 0.0]),
-            spans=(WeightSpan(start, start + 2, 0),),
-            engine="e",
-        )
+        chunk = made.progressed("g0000-s0", [1, 2], start=start, log_probs=[0.0, 0.0])
         told.driver.say(chunk)
         assert told.first.length == start + 2
 
@@ -124,7 +113,7 @@ def test_a_chunk_ends_where_its_tokens_do(told: Told) -> None:
 def test_an_end_is_an_end(told: Told) -> None:
     told.driver.say(RunFailed(role="trainer", reason="no room"))
     assert (told.driver.state.phase, told.driver.state.failure) == (RunPhase.FAILED, "no room")
-    told.driver.say(RunFinished(reason=FinishReason.INTERRUPTED, steps=0, events=0, state_digest=""))
+    told.driver.say(made.finished(FinishReason.INTERRUPTED, steps=0, events=0))
     assert told.driver.state.phase is RunPhase.FINISHED
 
 
@@ -137,7 +126,7 @@ def test_a_branch_begins_where_its_parent_was() -> None:
     state, known = RunState(run="drive"), DrawStats()
     known.of("f", 1).times = 2
     drawn = msgspec.structs.replace(BRANCHED, draws=known.drawn_before())
-    envelope = enclose("drive", RunStarted(settings={}, code_version="", branched=drawn), at=1, producer="t")
+    envelope = enclose("drive", made.started(branched=drawn), at=1, producer="t")
     apply(state, Recorded(1, envelope.subject, envelope, b""))
     assert (state.first, state.version, state.next_step, state.steps, state.published) == (3, 3, 3, 3, -1)
     assert (state.weights_digest, state.optimizer_digest, state.cursors) == ("w3", "o3", {"f": 7})
@@ -148,7 +137,7 @@ def test_a_branch_begins_where_its_parent_was() -> None:
 
 def test_a_follower_s_batches_are_of_groups_that_it_does_not_have() -> None:
     state = RunState(run="drive", branched=msgspec.structs.replace(BRANCHED, follows=True))
-    sealed = BatchSealed(step=3, groups=("theirs",), samples=("theirs-s0",), rewards=(), raw_rewards=(), digest="b")
+    sealed = made.sealed(3, groups=("theirs",), samples=("theirs-s0",))
     envelope = enclose("drive", sealed, at=1, producer="t")
     apply(state, Recorded(1, envelope.subject, envelope, b""))
     assert state.sealed == {3: SealedState(groups=(), digest="b")}
@@ -159,7 +148,7 @@ def test_weights_that_are_published_again_take_nothing_back(told: Told) -> None:
     state = told.driver.state
     assert state.weights_digest == "d0"
     for version, committed in ((3, 3), (2, 3)):
-        told.driver.say(WeightsPublished(version=version, parent=None, url="", digest=f"p{version}", bytes=0))
+        told.driver.say(made.published(version, url="", digest=f"p{version}", bytes=0))
         assert (state.version, state.published, state.weights_digest) == (committed, version, f"p{version}")
 
 
@@ -167,12 +156,12 @@ def test_a_checkpoint_lets_go_of_the_batches_before_it(told: Told) -> None:
     state = told.driver.state
     for version, kept in ((4, {4: 10, 5: 20}), (5, {5: 20}), (4, {5: 20}), (6, {})):
         state.batch_starts = state.batch_starts or {3: 5, 4: 10, 5: 20}
-        told.driver.say(CheckpointSaved(version=version, url="", weights_digest="", optimizer_digest=""))
+        told.driver.say(made.saved(version, url="", weights_digest="", optimizer_digest=""))
         assert state.batch_starts == kept
 
 
 def rejected(cause: RejectionCause, group: str) -> GroupRejected:
-    return GroupRejected(group=group, cause=cause, reason="r")
+    return made.rejected(group, cause)
 
 
 @pytest.mark.parametrize("cause", RejectionCause)
@@ -185,10 +174,10 @@ def test_groups_broken_in_a_row(cause: RejectionCause) -> None:
     assert state.broken_in_a_row == (0 if cause is RejectionCause.FILTER else 2)
     row, counted = state.broken_in_a_row, dict(state.rejections)
     driver.say(rejected(RejectionCause.REWARD_FAILED, "nobody"))
-    driver.say(GroupAccepted(group="nobody", samples=(), rewards=()))
+    driver.say(made.accepted("nobody"))
     assert (state.broken_in_a_row, state.rejections) == (row, counted)
     assert sum(counted.values()) == state.counts.groups_rejected == 2
-    driver.say(GroupAccepted(group="g0002", samples=("g0002-s0",), rewards=(1.0,)))
+    driver.say(made.accepted("g0002", samples=("g0002-s0",), rewards=(1.0,)))
     assert (state.broken_in_a_row, state.counts.groups_accepted, state.accepted) == (0, 1, ["g0002"])
 
 
@@ -197,27 +186,21 @@ def test_groups_from_outside_end_no_run() -> None:
     driver = Driver(make_plan(groups=4, samples=1))
     for number in range(40):
         group = f"inbox-{number:016x}"
-        driver.say(
-            PromptSubmitted(group=group, text="p", tokens=pack_tokens([1]), source=Source(path="x"), dataset=INBOX)
-        )
+        driver.say(made.submitted(group, text="p", source=Source(path="x"), dataset=INBOX))
         driver.say(rejected(RejectionCause.REWARD_FAILED, group))
     assert is_broken(driver.state, driver.plan) is None
     for number in range(driver.plan.broken_limit):
         group = f"g{number + 100:04}"
-        driver.say(
-            PromptSubmitted(group=group, text="p", tokens=pack_tokens([1]), source=Source(path="x", offset=number))
-        )
+        driver.say(made.submitted(group, text="p", source=Source(path="x", offset=number)))
         driver.say(rejected(RejectionCause.REWARD_FAILED, group))
     assert is_broken(driver.state, driver.plan) is not None
-    driver.say(GroupAccepted(group="g0001", samples=("g0001-s0",), rewards=(1.0,)))
+    driver.say(made.accepted("g0001", samples=("g0001-s0",), rewards=(1.0,)))
     assert (driver.state.broken_in_a_row, driver.state.outside_in_a_row) == (0, 0)
 
 
 def eval_prompt(version: int | None, index: int = 0) -> PromptSubmitted:
-    return PromptSubmitted(
-        group=f"eval-{version}-{index}",
-        text="",
-        tokens=pack_tokens([1]),
+    return made.submitted(
+        f"eval-{version}-{index}",
         source=Source(path="held", offset=index),
         purpose=Purpose.EVAL,
         dataset="held",

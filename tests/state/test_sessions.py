@@ -11,25 +11,22 @@ from hypothesis import strategies as st
 from schemas.arrays import pack, pack_log_probs, pack_tokens
 from schemas.envelope import enclose
 from schemas.event import Event
-from schemas.groups import GroupRejected, RejectionCause
-from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested, Sampling
+from schemas.groups import RejectionCause
+from schemas.rollouts import FailureKind, RolloutRequested
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import AgentTurn, TurnBegun, TurnRecorded, TurnRole
 from slime_events.core.state.session_board import SessionBoard, read_board
 from slime_events.core.state.sessions import Limits, Session, read_session, seal_due
 from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog
+from tests import made
 
 SAMPLE, GROUP = "train-0-1-s0", "train-0-1"
 S = 10**9
 
 
 def requested(attempt: int = 0, sample: str = SAMPLE) -> RolloutRequested:
-    group = sample.rpartition("-s")[0]
-    prompt, sampling = pack_tokens([1]), Sampling(max_new_tokens=8)
-    return RolloutRequested(
-        sample=sample, group=group, index=0, prompt=prompt, sampling=sampling, seed=1, attempt=attempt, agents=True
-    )
+    return made.requested(sample, attempt=attempt, agents=True)
 
 
 def opened(attempt: int = 0, key: str = "k", sample: str = SAMPLE) -> SessionOpened:
@@ -50,12 +47,10 @@ def turn(index: int, extends: int | None, asked: str, key: str = "", frame: str 
         frame=frame,
         request=pack([123], "int8"),
     )
-    return TurnRecorded(
-        sample=SAMPLE,
+    return made.turn(
+        SAMPLE,
         index=index,
-        role=TurnRole.ASSISTANT,
         asked=agent.key,
-        engine="e",
         extends=extends,
         observed=pack_tokens([index]),
         length=1,
@@ -100,9 +95,7 @@ def test_a_turn_that_was_begun_and_not_recorded_is_open_and_then_an_orphan() -> 
 
 
 def test_another_attempt_begins_anew_but_for_the_numbers_of_its_turns() -> None:
-    failed = RolloutFailed(
-        sample=SAMPLE, group=GROUP, attempt=0, kind=FailureKind.AGENT, message="exit code 1", engine="g"
-    )
+    failed = made.failed(SAMPLE, FailureKind.AGENT, message="exit code 1", engine="g")
     sealed = SessionSealed(sample=SAMPLE, attempt=0, reason=SealReason.EXIT, gateway="g", exit_code=1)
     before = [requested(), opened(), begun(0), turn(0, None, "a"), sealed, failed]
     session = folded(before)
@@ -192,7 +185,7 @@ async def test_what_the_board_offers() -> None:
     assert board.by_key["team", "k"] == opened()
     assert (board.next(GROUP), board.next().sample if board.next() else "") == (None, other)
     sealed = SessionSealed(sample=SAMPLE, attempt=0, reason=SealReason.IDLE, gateway="g")
-    rejected = GroupRejected(group="train-0-2", cause=RejectionCause.STALE, reason="old")
+    rejected = made.rejected("train-0-2", RejectionCause.STALE, reason="old")
     await _append(log, [sealed, requested(1), rejected])
     await read_board(log, board)
     assert (list(board.waiting), list(board.open), board.is_undecided(other)) == ([SAMPLE], [], False)

@@ -10,7 +10,7 @@ import pytest
 
 from schemas.arrays import pack_tokens
 from schemas.envelope import enclose
-from schemas.prompts import PromptSubmitted, Source
+from schemas.prompts import PromptSubmitted
 from slime_events.core.state import snapshot as snapshot_module
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupPhase, GroupState
@@ -28,6 +28,7 @@ from slime_events.core.state.snapshot import (
 )
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.conductor.driver import Driver, dropping, make_plan
 
 
@@ -181,7 +182,7 @@ def test_what_is_needed_of_a_log() -> None:
 def test_a_state_without_anything_open() -> None:
     state = RunState(run="r")
     assert (low_water(state), training_start(state, 0)) == (1, 1)
-    event = PromptSubmitted(group="g", text="", tokens=pack_tokens([1]), source=Source(path="f"))
+    event = made.submitted()
     envelope = enclose("r", event, at=1, producer="t")
     apply(state, Recorded(1, envelope.subject, envelope, b"x"))
     assert low_water(state) == 1

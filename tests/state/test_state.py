@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from schemas.codec import decode, encode
 from schemas.event import Purpose
 from schemas.prompts import PromptRejected, Source
-from schemas.runs import RunFailed, RunFinished, RunResumed
-from schemas.turns import TurnBegun, TurnRecorded, TurnRole
-from schemas.weights import WeightsActivated
+from schemas.runs import RunFailed
+from schemas.turns import TurnBegun, TurnRole
 from schemas.workers import WorkerJoined
 from slime_events.core.run.participant import is_over
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunPhase, RunState, state_digest
 from storage.log import Recorded
+from tests import made
 from tests.conductor.driver import Driver, dropping, make_plan
 
 
@@ -150,10 +150,10 @@ def test_which_events_bring_a_run_on() -> None:
     driver.play(random.Random(3), engine_fails=0.2, ungraded=0.1)
     turn = TurnBegun(sample="s", index=0, role=TurnRole.ASSISTANT, asked="a", engine="e")
     driver.say(turn)
-    driver.say(TurnRecorded(sample="s", index=0, role=TurnRole.ASSISTANT, asked="a", engine="e"))
-    driver.say(WeightsActivated(version=0, engine="e", digest="d0", seconds=0.0))
+    driver.say(made.turn("s", asked="a"))
+    driver.say(made.activated(seconds=0.0))
     driver.say(WorkerJoined(worker="e", role="engine", pid=1))
-    driver.say(RunResumed(incarnation=1, code_version=""))
+    driver.say(made.resumed())
     state, seen = RunState(run="drive"), dict[str, set[bool]]()
     for recorded in driver.log:
         apply(state, recorded)
@@ -167,10 +167,10 @@ def test_ends_and_resumptions() -> None:
     failed = RunFailed(role="trainer", reason="no room")
     driver.say(failed)
     assert (driver.state.phase, driver.state.failure) == (RunPhase.FAILED, "no room")
-    resumed = RunResumed(incarnation=1, code_version="")
+    resumed = made.resumed()
     driver.say(resumed)
     assert (driver.state.phase, driver.state.failure) == (RunPhase.RUNNING, "")
-    finished = RunFinished(reason="all_steps", steps=1, events=1, state_digest="")  # type: ignore[arg-type]
+    finished = made.finished("all_steps")  # type: ignore[arg-type]
     over = False
     for event, expected in ((failed, True), (resumed, False), (finished, True), (PromptRejected, True)):
         over = is_over(over, event)  # type: ignore[arg-type]

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from schemas.arrays import pack_tokens
 from schemas.envelope import enclose
 from schemas.prompts import PromptSubmitted, Source
-from schemas.runs import FinishReason, RunFinished
 from storage.blobs import BlobStore
 from storage.log import Append, append_all
 from storage.memory_log import MemoryLog
 from storage.payloads import blob_refs, offload
+from tests import made
 
 
 def prompt(i: int, tokens: int = 20) -> PromptSubmitted:
-    return PromptSubmitted(
-        group=f"g{i}", text="what?", tokens=pack_tokens(range(i, i + tokens)), source=Source("f", row=i)
-    )
+    return made.submitted(f"g{i}", text="what?", tokens=range(i, i + tokens), source=Source("f", row=i))
 
 
 async def a_log(blobs: BlobStore, sizes: list[int], *, finished: bool = False) -> MemoryLog:
@@ -24,7 +21,7 @@ async def a_log(blobs: BlobStore, sizes: list[int], *, finished: bool = False) -
     events = [offload(prompt(i, size), blobs, limit=200) for i, size in enumerate(sizes)]
     await append_all(log, [Append(enclose("r", event, at=1, producer="test")) for event in events])
     if finished:
-        end = RunFinished(reason=FinishReason.ALL_STEPS, steps=0, events=len(sizes), state_digest="d")
+        end = made.finished(steps=0, events=len(sizes), state_digest="d")
         await log.append([Append(enclose("r", end, at=1, producer="test"))])
     return log
 

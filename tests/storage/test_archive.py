@@ -12,7 +12,6 @@ import pytest
 
 from actors.archivist import ArchiveOutcome, Backoff, SealPolicy, archive_run, should_seal
 from schemas.archives import ArchiveSealed
-from schemas.arrays import pack_tokens
 from schemas.envelope import enclose
 from schemas.errors import (
     ArchiveDamaged,
@@ -24,7 +23,7 @@ from schemas.errors import (
 )
 from schemas.event import Event
 from schemas.prompts import PromptSubmitted, Source
-from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
+from schemas.runs import RunFinished
 from schemas.subjects import of_type
 from storage.archive.log import ArchivedLog
 from storage.archive.manifest import LAYOUT, SegmentManifest, manifest_name, to_json
@@ -34,6 +33,7 @@ from storage.hash_chain import link_all
 from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog
 from storage.object_store import ObjectFolder
+from tests import made
 from tests.state.whole_log import fold
 from tests.storage.stores import StoreUrl
 from tests.storage.waiting import until
@@ -43,7 +43,7 @@ BRISK = Backoff(first_s=0.01, most_s=0.02, deadline_s=20.0)
 
 
 def prompt(i: int) -> PromptSubmitted:
-    return PromptSubmitted(group=f"g{i}", text="what?", tokens=pack_tokens(range(i % 50)), source=Source("f", row=i))
+    return made.submitted(f"g{i}", text="what?", tokens=range(i % 50), source=Source("f", row=i))
 
 
 async def say(log: MemoryLog, *events: Event) -> None:
@@ -197,7 +197,7 @@ def test_when_to_seal() -> None:
 
 
 def finished(log: MemoryLog) -> RunFinished:
-    return RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=len(log.records), state_digest="d")
+    return made.finished(events=len(log.records), state_digest="d")
 
 
 async def archive(log: MemoryLog, store: StoreUrl, stop: asyncio.Event | None = None) -> ArchiveOutcome:
@@ -208,7 +208,7 @@ async def archive(log: MemoryLog, store: StoreUrl, stop: asyncio.Event | None = 
 
 async def test_a_whole_run_is_archived_with_its_last_word_and_none_after(store: StoreUrl) -> None:
     log = MemoryLog("r")
-    await say(log, RunStarted(settings={}, code_version="0"))
+    await say(log, made.started(code_version="0"))
     task = asyncio.create_task(archive(log, store))
     for i in range(0, 60, 3):
         await say(log, *map(prompt, range(i, i + 3)))
@@ -258,7 +258,7 @@ async def test_a_finished_run_that_was_resumed_goes_on(tmp_path: Path) -> None:
     log = MemoryLog("r")
     await say(log, prompt(0), finished(log))
     assert await archive(log, at(tmp_path)) is ArchiveOutcome.FINISHED
-    await say(log, RunResumed(incarnation=1, code_version="0"))
+    await say(log, made.resumed(code_version="0"))
     task = asyncio.create_task(archive(log, at(tmp_path)))
     await say(log, prompt(1))
     await until(lambda: not ArchiveReader(str(tmp_path), "r").closed)

@@ -13,12 +13,11 @@ import pytest
 
 from actors.archivist import ArchiveOutcome, SealPolicy, archive_run
 from schemas.archives import ArchiveSealed
-from schemas.arrays import pack_tokens
 from schemas.envelope import enclose
 from schemas.errors import ArchiveDamaged, StoreUnavailable
 from schemas.event import Event
 from schemas.prompts import PromptSubmitted, Source
-from schemas.runs import FinishReason, RunFinished, RunResumed
+from schemas.runs import RunFinished, RunResumed
 from schemas.subjects import about
 from storage.archive.log import ArchivedLog
 from storage.archive.manifest import ManifestChain, SegmentManifest, digest_of, manifest_name, to_json
@@ -29,13 +28,14 @@ from storage.archive.writer import ArchiveWriter
 from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog
 from storage.object_store import ObjectFolder
+from tests import made
 
 RUN = "r"
-END = RunFinished(reason=FinishReason.ALL_STEPS, steps=0, events=1, state_digest="d")
+END = made.finished(steps=0, state_digest="d")
 
 
 def prompt(number: int, text: str = "what?") -> PromptSubmitted:
-    return PromptSubmitted(group=f"g{number}", text=text, tokens=pack_tokens([1]), source=Source("f", row=number))
+    return made.submitted(f"g{number}", text=text, source=Source("f", row=number))
 
 
 async def say(log: MemoryLog, *events: Event) -> None:
@@ -178,7 +178,7 @@ def _away(self: ObjectFolder, name: str) -> bytes:
 
 async def test_of_all_that_is_said_of_a_run_the_last_event_is_the_last(tmp_path: Path) -> None:
     log = MemoryLog(RUN)
-    await say(log, RunResumed(incarnation=1, code_version="0"), prompt(0), END)
+    await say(log, made.resumed(code_version="0"), prompt(0), END)
     written(tmp_path, log.records)
     archived = ArchivedLog(ArchiveReader(str(tmp_path), RUN), RUN)
     assert await archived.last(about(RUN, "run", "run")) == log.records[2]
@@ -209,7 +209,7 @@ class ResumedMeanwhile(MemoryLog):
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
         if isinstance(appends[0].envelope.event, ArchiveSealed):
-            again = RunResumed(incarnation=1, code_version="0")
+            again = made.resumed(code_version="0")
             await super().append([Append(enclose(RUN, again, at=1, producer="launcher"))])
         return await super().append(appends)
 

@@ -10,27 +10,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from schemas.arrays import INLINE_LIMIT, Array, BlobRef, pack_log_probs, pack_tokens
+from schemas.arrays import INLINE_LIMIT, Array, BlobRef, pack_tokens
 from schemas.envelope import Envelope
 from schemas.errors import BlobDamaged, BlobMissing, DamagedEvent, NoSpace, StoreUnavailable
 from schemas.rollouts import RolloutProgressed, WeightSpan
 from storage.blobs import BlobStore
 from storage.object_store import ObjectFolder
 from storage.payloads import blob_refs, fetch, needs_offload, offload, offload_async
+from tests import made
 from tests.schemas.strategies import envelopes
 from tests.storage.stores import StoreUrl
 
 
 def chunk(tokens: Array) -> RolloutProgressed:
-    return RolloutProgressed(
-        sample="s",
-        attempt=0,
-        start=0,
-        tokens=tokens,
-        log_probs=pack_log_probs([0.5]),
-        spans=(WeightSpan(0, 1, 0),),
-        engine="e",
-    )
+    return made.progressed("s", tokens, log_probs=[0.5], spans=(WeightSpan(0, 1, 0),))
 
 
 def test_what_was_put_is_read_back_once_stored(store: StoreUrl) -> None:

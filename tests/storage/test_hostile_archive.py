@@ -26,7 +26,7 @@ from schemas.errors import (
     StoreUnavailable,
     WeightsDamaged,
 )
-from schemas.prompts import PromptSubmitted, Source
+from schemas.prompts import Source
 from slime_events.core.datums import unpack_datums
 from slime_events.core.state.snapshot import Snapshot, Unusable, pack, unpack
 from storage.archive.manifest import SegmentManifest, digest_of, manifest_name, segment_name, to_json
@@ -38,6 +38,7 @@ from storage.compression import FRAME_LIMIT, decompress
 from storage.memory_log import MemoryLog
 from storage.object_store import ObjectFolder
 from storage.weights.store import MANIFEST, WeightManifest, read_manifest, write_manifest
+from tests import made
 from tests.storage.test_archive_trust import RUN, prompt, recorded, say, written
 
 OUTSIDE = ["../../elsewhere", "/etc/passwd", "segments/../../x", "segments//x", "a\0b", "", ".", "..", "segments/."]
@@ -191,7 +192,7 @@ def test_of_a_larger_blob_no_more_is_read_than_its_size(tmp_path: Path) -> None:
 async def test_restore_copies_no_file_that_a_blob_s_name_leads_to(tmp_path: Path) -> None:
     log = MemoryLog(RUN)
     far = Array(dtype="int32", n=1, blob=BlobRef("../../../secret", 4))
-    await say(log, PromptSubmitted(group="g", text="", tokens=far, source=Source("f", row=1)))
+    await say(log, made.submitted(tokens=far, source=Source("f", row=1)))
     written(tmp_path / "archive", log.records)
     (tmp_path / "secret").write_bytes(b"1234")
     target = MemoryLog(RUN)

@@ -10,35 +10,28 @@ import msgspec
 import pytest
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, messaging_attributes
 
-from schemas.arrays import pack_tokens
-from schemas.batches import BatchSealed
 from schemas.envelope import Envelope, enclose
 from schemas.errors import DataError
 from schemas.event import Event
-from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from schemas.prompts import PromptSubmitted, Source
-from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
-from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, StopReason, Timings, WeightSpan
-from schemas.runs import RunStarted
-from schemas.steps import StepCommitted
-from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.groups import RejectionCause
+from schemas.prompts import Source
+from schemas.rewards import RewardFailureKind
+from schemas.rollouts import FailureKind, RolloutCompleted, Timings, WeightSpan
 from slime_events.core.telemetry.event_spans import span_of, traceparent_of
 from slime_events.core.telemetry.read import SpanTree, read_spans, render, trace_of
 from slime_events.core.telemetry.span import RENAMED, Span, parse_traceparent, sampled, to_otlp_json, trace_id
 from slime_events.core.telemetry.telemetry import Telemetry, span_file
+from tests import made
 
 RUN = "demo"
 
 
 def completed(group: str, sample: str) -> RolloutCompleted:
-    return RolloutCompleted(
-        sample=sample,
+    return made.completed(
+        sample,
         group=group,
-        attempt=0,
-        start=0,
         length=7,
         prompt_length=3,
-        stop=StopReason.STOP,
         text="4",
         spans=(WeightSpan(0, 7, 0),),
         digest="d",
@@ -48,36 +41,26 @@ def completed(group: str, sample: str) -> RolloutCompleted:
 
 
 def story() -> list[Envelope]:
-    events: list[Event] = [RunStarted(settings={}, code_version="0")]
-    events.append(WeightsPublished(version=0, parent=None, url="u", digest="d", bytes=1))
+    events: list[Event] = [made.started(code_version="0")]
+    events.append(made.published(digest="d"))
     for group in ("g0", "g1", "g2"):
-        events.append(PromptSubmitted(group=group, text="2+2", tokens=pack_tokens([1, 2, 3]), source=Source("f.jsonl")))
+        events.append(made.submitted(group, text="2+2", tokens=[1, 2, 3], source=Source("f.jsonl")))
     for group in ("g0", "g1"):
         for i in range(2):
             sample = f"{group}-s{i}"
             events.append(completed(group, sample))
-            events.append(RewardAssigned(sample=sample, group=group, value=i, grader="math", grader_digest="x"))
-        events.append(GroupAccepted(group=group, samples=(f"{group}-s0", f"{group}-s1"), rewards=(0.0, 1.0)))
+            events.append(made.assigned(sample, value=i, grader="math", grader_digest="x"))
+        events.append(made.accepted(group, samples=(f"{group}-s0", f"{group}-s1"), rewards=(0.0, 1.0)))
     failed = FailureKind.ENGINE
-    events.append(RolloutFailed(sample="g2-s0", group="g2", attempt=0, kind=failed, message="gone", engine="e0"))
+    events.append(made.failed("g2-s0", failed, engine="e0"))
     events.append(completed("g2", "g2-s0"))
     wrong = RewardFailureKind.TIMEOUT
-    events.append(
-        RewardFailed(sample="g2-s0", group="g2", kind=wrong, message="slow", grader="math", grader_digest="x")
-    )
-    events.append(GroupRejected(group="g2", cause=RejectionCause.REWARD_FAILED, reason="a sample has no reward"))
+    events.append(made.reward_failed("g2-s0", wrong, message="slow", grader="math", grader_digest="x"))
+    events.append(made.rejected("g2", RejectionCause.REWARD_FAILED, reason="a sample has no reward"))
     samples = ("g0-s0", "g0-s1", "g1-s0", "g1-s1")
+    events.append(made.sealed(groups=("g0", "g1"), samples=samples, rewards=(0.0,) * 4, raw_rewards=(0, 1, 0, 1)))
     events.append(
-        BatchSealed(
-            step=0, groups=("g0", "g1"), samples=samples, rewards=(0.0,) * 4, raw_rewards=(0, 1, 0, 1), digest="b"
-        )
-    )
-    events.append(
-        StepCommitted(
-            step=0,
-            batch_digest="b",
-            parent_version=0,
-            version=1,
+        made.committed(
             weights_digest="d",
             optimizer_digest="o",
             samples=4,
@@ -86,9 +69,9 @@ def story() -> list[Envelope]:
             seconds={"train": 0.5, "weights": 0.25},
         )
     )
-    events.append(WeightsPublished(version=1, parent=0, url="u", digest="d", bytes=1))
+    events.append(made.published(1, parent=0, digest="d"))
     for engine in ("e0", "e1"):
-        events.append(WeightsActivated(version=1, engine=engine, digest="d", seconds=0.1))
+        events.append(made.activated(1, engine=engine, digest="d"))
     second = 1_000_000_000
     return [
         enclose(

@@ -8,10 +8,9 @@ from typing import Any
 
 import httpx
 
-from schemas.arrays import pack_log_probs, pack_tokens
 from schemas.commands import CommandDone, CommandGiven
 from schemas.event import Event
-from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested, Sampling, StopReason
+from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested
 from serve_apps.gateway.settings import GatewaySettings
 from serve_apps.gateway.sources import Sources
 from serve_apps.tinker.answers import Answers
@@ -22,6 +21,7 @@ from storage.blobs import BlobStore
 from storage.log import Append
 from storage.memory_log import MemoryLog
 from storage.payloads import fetch
+from tests import made
 
 SESSION = "tinker-0123456789abcdef"
 MODEL, MODEL_ID = f"{SESSION}-m0", f"{SESSION}:train:0"
@@ -68,31 +68,12 @@ class Lone:
 
 
 def requested(sample: str, **more: Any) -> RolloutRequested:
-    prompt = pack_tokens([65, 66, 67])
-    sampling = Sampling(max_new_tokens=4)
-    group = sample.rpartition("-s")[0]
-    return RolloutRequested(sample=sample, group=group, index=0, prompt=prompt, sampling=sampling, seed=1, **more)
+    return made.requested(sample, [65, 66, 67], max_new_tokens=4, **more)
 
 
 def completed(sample: str, tokens: Sequence[int] = (5, 6), **more: Any) -> RolloutCompleted:
-    return RolloutCompleted(
-        sample=sample,
-        group=sample.rpartition("-s")[0],
-        attempt=0,
-        start=0,
-        length=len(tokens),
-        prompt_length=3,
-        stop=StopReason.STOP,
-        text="",
-        spans=(),
-        digest="",
-        engine="e",
-        tokens=pack_tokens(list(tokens)),
-        log_probs=pack_log_probs([-0.5] * len(tokens)),
-        **more,
-    )
+    return made.completed(sample, list(tokens), prompt_length=3, log_probs=[-0.5] * len(tokens), **more)
 
 
 def failed(sample: str, kind: FailureKind, attempt: int = 0) -> RolloutFailed:
-    group = sample.rpartition("-s")[0]
-    return RolloutFailed(sample=sample, group=group, attempt=attempt, kind=kind, message="no", engine="e")
+    return made.failed(sample, kind, attempt=attempt, message="no")

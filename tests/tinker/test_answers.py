@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from schemas.arrays import pack_tokens, unpack
-from schemas.checkpoints import CheckpointSaved
 from schemas.commands import CommandDone, CommandGiven, CommandKind
 from schemas.errors import RunNotFound
-from schemas.rollouts import FailureKind, RolloutProgressed, RolloutRequested
-from schemas.runs import FinishReason, RunFinished
+from schemas.rollouts import FailureKind, RolloutRequested
+from schemas.runs import FinishReason
 from serve_apps.tinker.answers import PROMPT_LOG_PROBS, Answers, Failed, FinishedSamples, SampledSequences
 from serve_apps.tinker.names import Samples
 from slime_events.core.datums import Datum
 from slime_events.core.trajectory import Trajectory
+from tests import made
+from tests.made import progressed
 from tests.tinker.lone import MODEL, Lone, completed, failed, requested
 
 ASKED = Samples("call-2-0123456789abcdef", 2)
@@ -28,9 +29,7 @@ FIRST, SECOND = ASKED.ids
 COMMAND = f"{MODEL}-000001"
 GIVEN = CommandGiven(command=COMMAND, model=MODEL, number=1, kind=CommandKind.OPTIM_STEP)
 DONE = CommandDone(command=COMMAND, version=3)
-BEFORE, OVER = (
-    RunFinished(reason=FinishReason.INTERRUPTED, steps=1, events=events, state_digest="") for events in (1, 2)
-)
+BEFORE, OVER = (made.finished(FinishReason.INTERRUPTED, events=events) for events in (1, 2))
 
 
 @pytest.fixture
@@ -102,9 +101,7 @@ async def test_all_samples_are_waited_for(lone: Lone) -> None:
 
 async def test_chunks_of_a_sample_are_joined(lone: Lone) -> None:
     begin, end = completed(FIRST, [5, 6]), completed(FIRST, [7])
-    chunk = RolloutProgressed(
-        sample=FIRST, attempt=0, start=0, tokens=begin.tokens, log_probs=begin.log_probs, spans=(), engine="e"
-    )
+    chunk = progressed(FIRST, begin.tokens, log_probs=begin.log_probs, spans=())
     await lone.say(requested(FIRST), chunk)
     assert await lone.answers.samples(ONE, 0.0) is None
     await lone.say(msgspec.structs.replace(end, start=2, length=3))
@@ -178,7 +175,7 @@ async def test_a_version_is_found_where_it_was_last_saved(lone: Lone) -> None:
 
 
 async def test_a_checkpoint_is_of_its_version(lone: Lone) -> None:
-    await lone.say(CheckpointSaved(version=3, url="u", weights_digest="w", optimizer_digest="o"))
+    await lone.say(made.saved(3, weights_digest="w", optimizer_digest="o"))
     assert await lone.answers.has_checkpoint(3)
     assert not await lone.answers.has_checkpoint(4)
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from schemas.arrays import pack_log_probs
-from schemas.checkpoints import CheckpointSaved
 from schemas.commands import CommandDone, CommandGiven, CommandKind
 from schemas.errors import EventTooLarge, UnwritableEvent
 from schemas.rollouts import FailureKind, RolloutRequested
@@ -19,6 +18,7 @@ from serve_apps.tinker import calls
 from serve_apps.tinker.answers import PROMPT_LOG_PROBS
 from serve_apps.tinker.wire import proto
 from slime_events.core.datums import unpack_datums
+from tests import made
 from tests.tinker.lone import MODEL, MODEL_ID, SERVED, SESSION, Lone, completed, failed
 from tests.tinker.test_wire import GOOD
 
@@ -234,7 +234,7 @@ async def test_a_state_is_loaded_where_it_was_saved(lone: Lone) -> None:
     await lone.say(CommandDone(command="c", version=4, path=PATH))
     body = {"path": PATH, "optimizer": True}
     await post(lone, "load_weights", {**body, "model_id": MODEL_ID, "seq_id": 1}, 400)
-    await lone.say(CheckpointSaved(version=4, url="u", weights_digest="w", optimizer_digest="o"))
+    await lone.say(made.saved(4, weights_digest="w", optimizer_digest="o"))
     await give(lone, "load_weights", 2, **body)
     assert (await lone.last()).arguments["optimizer"] is True
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from schemas.errors import InvalidValue
-from schemas.runs import Branched, FinishReason, RunFinished, RunStarted
+from schemas.runs import Branched
 from schemas.workers import WorkerJoined
 from serve_apps.tinker import actor
 from serve_apps.tinker.actor import TinkerActor, check_tinker
@@ -27,6 +27,7 @@ from slime_events.core.vocabulary import HIGHEST
 from storage.jetstream.address import NatsAddress
 from storage.memory_log import MemoryLog
 from storage.nats.ports import free_port
+from tests import made
 
 
 def settings_of(folder: Path, config: dict[str, Any], tinker: str | None = None, **rollout: Any) -> TrainSettings:
@@ -44,7 +45,7 @@ def settings_of(folder: Path, config: dict[str, Any], tinker: str | None = None,
 
 async def log_of(branched: Branched | None = None) -> MemoryLog:
     log = MemoryLog("sim")
-    await Participant(log, "launcher").append([RunStarted(settings={}, code_version="", branched=branched)])
+    await Participant(log, "launcher").append([made.started(branched=branched)])
     return log
 
 
@@ -73,7 +74,7 @@ async def test_a_run_of_its_own_begins_with_version_0(tmp_path: Path) -> None:
 async def test_a_branch_begins_with_its_version(tmp_path: Path) -> None:
     branched = Branched(run="parent", where="w", position=9, version=3, weights_digest="d", optimizer_digest="o")
     log = await log_of(branched)
-    await Participant(log, "x").append_fenced(RunStarted(settings={}, code_version="later"))
+    await Participant(log, "x").append_fenced(made.started(code_version="later"))
     served = await served_model(log, settings_of(tmp_path, CONFIG))
     assert served.first == 3
 
@@ -125,7 +126,7 @@ async def test_it_answers_to_the_end_of_the_run(tmp_path: Path, monkeypatch: pyt
         assert isinstance(joined, WorkerJoined)
         assert joined.role == "tinker"
         assert 0.0 <= joined.seconds["ready"] < 60.0
-        over = RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=2, state_digest="")
+        over = made.finished(events=2)
         await Participant(log, "conductor").append_fenced(over)
     assert running.result() is None
 

@@ -7,14 +7,12 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from schemas.runs import RunStarted
 from slime_events.app.demo.settings import BASE, prepare_demo
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from storage.archive.writer import ArchiveWriter
+from tests import made
 from tests.cli.small_run import RUN, events, finished, recorded
 from tests.wrong_starts import own_code
 
@@ -115,7 +113,7 @@ def prepare(folder: Path) -> None:
 
 def _archive(folder: Path, run: str, settings: TrainSettings) -> None:
     """A recorded run: what was said in `small_run`, under these settings."""
-    started = RunStarted(settings=msgspec.to_builtins(derive(settings)[0]), code_version="0.1.0")
+    started = made.started(derive(settings)[0], code_version="0.1.0")
     writer = ArchiveWriter(str(folder), run)
     for one in recorded(finished([started, *events()[1:]])):
         writer.add(one)
@@ -285,12 +283,11 @@ COMMANDS = [
     Case("learn: no such layers", ("learn", RECORDED, *RUNS, "--num-layers", "36"), "num-layers"),
     Case("learn: no such run", ("learn", "nobody", *RUNS), "nobody"),
     Case("learn: no such version", ("learn", RECORDED, "--from", "9", *RUNS), "9"),
-    Case("learn: no such changes", ("learn", RECORDED, "--changes", "nowhere", *RUNS),
-         "nowhere"),
+    Case("learn: no such changes", ("learn", RECORDED, "--changes", "nowhere", *RUNS), "nowhere"),
     Case("retrain: no such run", ("retrain", "nobody", *RUNS[2:]), "nobody"),
     Case("replay-rollout: no such sample", ("replay-rollout", RECORDED, "nosample"), "nosample"),
     Case("restore: no such archive", ("restore", "nobody", "empty", *RUNS[2:]), "empty"),
-]  # fmt: skip
+]
 OWN_CODE = [Case(name, (*TRAIN, *flags), says, (2,)) for name, flags, says in own_code.wrong_code()]
 """Every mistake at every plug point."""
 A_FEW = [Case(name, (*TRAIN, *flags), says, (2,)) for name, flags, says in own_code.wrong_code(most=2)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from schemas.archives import ArchiveSealed
-from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed
+from schemas.runs import FinishReason, RunFailed
+from tests import made
 from tests.audit.doctored import Doctored, Record
 from tests.audit.doctoring import (
     Doctor,
@@ -66,9 +67,7 @@ def segments(
 
 def ended() -> Doctor:
     """The run ends once more, without a word between."""
-    return lambda log: say(
-        RunFinished(reason=FinishReason.INTERRUPTED, steps=5, events=len(log.records), state_digest=""), last
-    )(log)
+    return lambda log: say(made.finished(FinishReason.INTERRUPTED, steps=5, events=len(log.records)), last)(log)
 
 
 def passed_over(log: Doctored) -> list[Record]:
@@ -110,7 +109,7 @@ POSITIONS = (
 
 DONE_ALL = "finished (all_steps)"
 FAILED = RunFailed(role="x", reason="x")
-RESUMED = RunResumed(incarnation=1, code_version="")
+RESUMED = made.resumed()
 row = partial(Doctoring, "lifetime")
 LIFETIME = (
     row("no beginning", drop(the("run.started")), (following(the("run.started")), END)),
@@ -129,7 +128,7 @@ LIFETIME = (
         (),
         counts={"end": "running", "resumptions": 1, "events after an end": 0},
     ),
-    row("a resumption left out", say(RunResumed(incarnation=2, code_version=""), END), names=(2, 0)),
+    row("a resumption left out", say(made.resumed(2), END), names=(2, 0)),
     row("resumed twice at once", both(say(RESUMED, END), say(RESUMED, last)), names=(1,)),
     row("other events before the end", change(END, events=7), names=(7,)),
     row("other steps at the end", change(END, steps=6), names=(6, 5)),

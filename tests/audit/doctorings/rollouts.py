@@ -7,8 +7,9 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from schemas.rewards import RewardFailed, RewardFailureKind
-from schemas.rollouts import FailureKind, RolloutFailed, RolloutSuspended, SuspendReason
+from schemas.rewards import RewardFailureKind
+from schemas.rollouts import RolloutFailed, RolloutSuspended, SuspendReason
+from tests import made as events
 from tests.audit.doctored import Doctored
 from tests.audit.doctoring import Doctor, Doctoring, Select, again, also, both, change, drop, move, position, say, the
 
@@ -29,12 +30,11 @@ FURTHER = the("rollout.completed", rollout=...)
 
 
 def failed(message: str = "x", sample: str = S, attempt: int = 0) -> RolloutFailed:
-    given = {"sample": sample, "attempt": attempt, "message": message}
-    return RolloutFailed(group=S[:-3], kind=FailureKind.ENGINE, engine="x", **given)  # type: ignore[arg-type]
+    return events.failed(sample, group=S[:-3], attempt=attempt, message=message, engine="x")
 
 
 def rests(length: int = 0, sample: str = S, attempt: int = 0) -> RolloutSuspended:
-    return RolloutSuspended(sample=sample, attempt=attempt, length=length, reason=SuspendReason.SHUTDOWN, engine="x")
+    return events.suspended(sample, length, attempt=attempt, reason=SuspendReason.SHUTDOWN, engine="x")
 
 
 def attempts(end: Any, *numbers: int) -> Doctor:
@@ -53,9 +53,7 @@ def attempts(end: Any, *numbers: int) -> Doctor:
 
 def no_reward(after: Select, sample: str = S) -> Doctor:
     kind = RewardFailureKind.NONE
-    return say(
-        RewardFailed(sample=sample, group=sample[:-3], kind=kind, message="x", grader="", grader_digest=""), after
-    )
+    return say(events.reward_failed(sample, kind, message="x", grader=""), after)
 
 
 row = partial(Doctoring, "rollouts")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from schemas.rewards import RewardAssigned
 from schemas.subjects import of_type
 from storage.follow import Follower
 from storage.log import Append, EventLog, append_all
+from tests import made
 from tests.storage.log.appends import chunk, everything, said
 
 
@@ -42,5 +42,5 @@ async def test_what_is_large_is_looked_up_too(log: EventLog) -> None:
 
 
 def _large(log: EventLog, sample: str, size: int) -> Append:
-    event = RewardAssigned(sample=sample, group="g", value=1.0, grader="test", grader_digest="d" * size)
+    event = made.assigned(sample, group="g", grader="test", grader_digest="d" * size)
     return Append(said(log, event))
