@@ -7,12 +7,10 @@ import time
 from pathlib import Path
 
 from actors.archivist import ArchiveOutcome, SealPolicy, archive_run
-from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.steps import StepCommitted
 from storage.archive.reader import ArchiveReader
 from storage.archive.writer import ArchiveWriter
-from storage.log import Append
 from storage.memory_log import MemoryLog
 from tests import made
 
@@ -30,7 +28,7 @@ def step(number: int) -> list[Event]:
 async def test_a_step_and_its_weights_are_in_one_segment(tmp_path: Path) -> None:
     log = MemoryLog("r")
     for events in ([made.started(code_version="0")], *map(step, range(STEPS))):
-        await log.append([Append(enclose("r", event, at=time.time_ns(), producer="test")) for event in events])
+        await made.say(log, *events, at=time.time_ns())
     stop = asyncio.Event()
     stop.set()
     running = archive_run(log, ArchiveWriter(str(tmp_path), "r"), "archivist", stop=stop, policy=AT_ONCE)

@@ -7,7 +7,6 @@ import pytest
 
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from schemas.arrays import pack, pack_tokens, unpack
-from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.recorded import CommonVersion, Recalled
 from schemas.rollouts import (
@@ -23,8 +22,6 @@ from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.trajectory import content_digest
 from slime_events.loop.conductor.draw import ReusedRollout
-from storage.log import Append
-from storage.memory_log import MemoryLog
 from tests import made
 
 TOKENS, LOG_PROBS = np.arange(6, dtype=np.int32), np.linspace(-1, 0, 6, dtype=np.float32)
@@ -49,10 +46,7 @@ def completed(sample: str, start: int, **more: object) -> RolloutCompleted:
 
 
 async def opened(*events: Event) -> OpenedRun:
-    log = MemoryLog("first")
-    for event in events:
-        await log.append([Append(enclose("first", event, at=0, producer="test"))])
-    return OpenedRun(log, TrainSettings(), unpack, None, "archive/first")
+    return OpenedRun(await made.log(*events, run="first"), TrainSettings(), unpack, None, "archive/first")
 
 
 def recall(sample: str = "g-s1") -> ReusedRollout:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.runs import FinishReason
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
@@ -16,7 +15,6 @@ from schemas.workers import WorkerLost
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.session_board import SessionBoard
 from slime_events.core.state.sessions import Limits
-from storage.log import Recorded
 from tests import made
 from tests.agents.stage import ASKED, Stage, ask, state
 from tests.scripted_engine import Script
@@ -78,7 +76,6 @@ def test_the_board_knows_since_when_there_is_an_engine(back: bool) -> None:
         *([(first, 9)] if back else []),
     ]
     for position, (event, ready_at) in enumerate(events, 1):
-        envelope = enclose("run", event, at=position, producer="conductor")
-        board.apply(Recorded(position, envelope.subject, envelope, b""))
+        board.apply(made.recorded(event, at=position, first=position)[0])
         assert board.ready_at == ready_at, event
     assert (board.ready_at is not None) is back

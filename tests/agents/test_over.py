@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 from schemas.arrays import pack_tokens
-from schemas.envelope import enclose
 from schemas.event import Event, Purpose
 from schemas.rollouts import RolloutRequested, Sampling
 from schemas.runs import FinishReason
 from slime_events.analysis.audit.history import Lifetime
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.session_board import SessionBoard
-from storage.log import Recorded
 from tests import made
 from tests.agents.stage import Stage
 
@@ -37,10 +35,9 @@ async def test_no_session_is_opened_once_the_run_is_over(tmp_path: Path, reason:
 def test_a_resumed_run_is_over_no_more() -> None:
     board = SessionBoard()
     over = made.finished(FinishReason.INTERRUPTED, steps=0)
-    for position, event in enumerate((over, made.resumed()), 1):
-        envelope = enclose("run", event, at=position, producer="conductor")
-        board.apply(Recorded(position, envelope.subject, envelope, b""))
-        assert (board.over, board.interrupted) == (position == 1, position == 1)
+    for recorded in made.recorded(over, made.resumed()):
+        board.apply(recorded)
+        assert (board.over, board.interrupted) == (recorded.position == 1, recorded.position == 1)
 
 
 def test_a_turn_that_a_gateway_begins_at_the_end_is_no_decision_of_the_run() -> None:

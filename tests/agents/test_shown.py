@@ -12,8 +12,8 @@ from slime_events.app.cli.commands.show import Question, View, view_of
 from slime_events.core.state.run import RunPhase
 from storage.archive.log import ArchivedLog
 from storage.archive.reader import ArchiveReader
-from storage.archive.writer import ArchiveWriter
 from storage.log import Readable
+from tests import made
 from tests.agents.stage import Stage, seal
 from tests.agents.test_sessions import two_turns
 from tests.scripted_engine import Script
@@ -46,10 +46,7 @@ async def test_sessions_of_a_run_that_has_ended(tmp_path: Path, is_archived: boo
     failed = await ended(stage)
     log: Readable = stage.simulation.log
     if is_archived:
-        writer = ArchiveWriter(str(tmp_path / "archive"), "sim")
-        for record in stage.simulation.log.records:
-            writer.add(record)
-        writer.seal()
+        made.archived(tmp_path / "archive", stage.simulation.log.records, closed=False)
         log = ArchivedLog(ArchiveReader(str(tmp_path / "archive"), "sim"), "sim")
     run = await shown(log)
     assert run.facts["agents"]["sessions"] == []

@@ -9,31 +9,19 @@ from typing import Any
 import pytest
 
 import slime_events
-from schemas.envelope import enclose
 from schemas.errors import DeadlineExceeded, InvalidValue, RunNotFound
 from slime_events.core.run.run_folder import RunFolder
-from storage.archive.writer import ArchiveWriter
-from storage.log import Append, append_all
-from storage.memory_log import MemoryLog
 from tests import made
 from tests.docs.pages import DOCS
 from tests.docs.recorded_run import STEPS, events, run_settings
 
 
 @pytest.fixture
-async def archive(tmp_path: Path) -> str:
+def archive(tmp_path: Path) -> str:
     """A recorded run, of which only the archive is there."""
-    log = MemoryLog("demo")
     _, *rest = events()
     said = [made.started(run_settings(), code_version="0"), *rest]
-    await append_all(
-        log, [Append(enclose("demo", event, at=number, producer="test")) for number, event in enumerate(said)]
-    )
-    writer = ArchiveWriter(str(tmp_path / "archive"), "demo")
-    for recorded in log.records:
-        writer.add(recorded)
-    writer.seal()
-    return str(tmp_path / "archive" / "demo")
+    return made.archived(tmp_path / "archive", made.recorded(*said, run="demo"), closed=False)
 
 
 def test_an_archive_is_asked(archive: str, tmp_path: Path) -> None:

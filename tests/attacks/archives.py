@@ -17,8 +17,8 @@ import zstandard
 
 from schemas.runs import RunStarted
 from storage.archive.reader import ArchiveReader
-from storage.archive.writer import ArchiveWriter
 from storage.log import Recorded
+from tests import made
 from tests.attacks.attack import Answer, Attack
 from tests.attacks.environment import PLANTED
 from tests.attacks.scene import Scene
@@ -147,10 +147,7 @@ def _with_address(scene: Scene, archive: Path, url: str) -> None:
     settings = first.settings | {"run": first.settings["run"] | {"nats_url": url}}
     event = msgspec.structs.replace(first, settings=settings)
     records[0] = msgspec.structs.replace(records[0], envelope=msgspec.structs.replace(records[0].envelope, event=event))
-    writer = ArchiveWriter(str(archive), scene.run)
-    for record in records:
-        writer.add(record)
-    writer.seal()
+    made.archived(archive, records, closed=False)
 
 
 ATTACKS: list[Attack] = [

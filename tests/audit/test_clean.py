@@ -21,9 +21,9 @@ from slime_events.analysis.audit.ledger import Rules, rules_of
 from slime_events.analysis.audit.recorded_rollouts import recorded_ends
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
-from storage.archive.writer import ArchiveWriter
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.audit.clean import CleanLogs, Run
 from tests.golden.log_file import FOLDER, read_records
 
@@ -105,10 +105,7 @@ async def test_recorded_rollouts_with_the_log_that_has_them_and_without(clean: C
 
 async def test_recorded_rollouts_are_looked_up_where_their_prompts_say(clean: CleanLogs, tmp_path: Path) -> None:
     recalling = clean["recalling"]
-    writer = ArchiveWriter(str(tmp_path), "sim")
-    for recorded in recalling.others:
-        writer.add(recorded)
-    writer.close()
+    made.archived(tmp_path, recalling.others)
     doctored, log = recalling.doctored(), MemoryLog("sim")
     for number, record in enumerate(one for one in doctored.records if one.type == "prompt.submitted"):
         record.event["source"]["path"] = f"{tmp_path}/{'sim' if number < 3 else 'gone'}"

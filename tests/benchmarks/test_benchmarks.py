@@ -18,7 +18,6 @@ from benchmarks.long_tail import length_of
 from benchmarks.processes import Watch, proportional_bytes
 from benchmarks.registry import LONG, NAMES, chosen
 from benchmarks.table import HEAD, cells, markdown, text
-from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, Timings, WeightSpan
@@ -30,8 +29,7 @@ MS = 1_000_000
 
 
 def _said(at_ms: int, event: Event) -> Recorded:
-    envelope = enclose("r", event, at=at_ms * MS, producer="p")
-    return Recorded(at_ms, envelope.subject, envelope, b"")
+    return made.recorded(event, at=at_ms * MS, first=at_ms)[0]
 
 
 def _committed(step: int, seconds: dict[str, float]) -> StepCommitted:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.effective_time import MACHINES, StepSeconds, effective, faults, step_seconds
-from schemas.envelope import enclose
 from schemas.event import Event
 from storage.log import Recorded
 from tests import made
@@ -36,12 +35,8 @@ def test_nothing_is_lost_without_faults() -> None:
 
 
 def _commit(at: int, step: int) -> Recorded:
-    return _at(
-        at,
-        made.committed(step),
-    )
+    return _at(at, made.committed(step))
 
 
 def _at(at: int, event: Event) -> Recorded:
-    envelope = enclose("r", event, at=at * SECOND, producer="p")
-    return Recorded(1, envelope.subject, envelope, b"")
+    return made.recorded(event, at=at * SECOND)[0]

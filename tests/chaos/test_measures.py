@@ -10,7 +10,6 @@ import pytest
 
 from schemas.arrays import pack_log_probs, pack_tokens, unpack
 from schemas.batches import BatchSealed
-from schemas.envelope import enclose
 from schemas.event import Event, Purpose
 from schemas.groups import RejectionCause
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
@@ -74,8 +73,7 @@ def test_what_a_reader_saw_must_be_there_afterwards() -> None:
 
 
 def _recorded(position: int, event: Event) -> Recorded:
-    envelope = enclose("r", event, at=0, producer="p")
-    return Recorded(position, envelope.subject, envelope, b"")
+    return made.recorded(event, first=position)[0]
 
 
 def sealed(step: int, *samples: str) -> BatchSealed:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from schemas.envelope import enclose
 from schemas.errors import ArchiveDamaged, RunIsOn, StorageError
 from schemas.prompts import Source
 from slime_events.app.cli.commands.archive import check_blobs as blobs_of
@@ -19,7 +18,7 @@ from slime_events.core.run.run_folder import RunFolder
 from storage.archive.reader import ArchiveReader
 from storage.blobs import BlobStore
 from storage.jetstream.log import JetStreamLog
-from storage.log import Append, Recorded
+from storage.log import Recorded
 from storage.nats.server import NatsServer
 from storage.open_log import open_run_log
 from storage.payloads import offload
@@ -52,7 +51,7 @@ async def _fill(folder: RunFolder, settings: TrainSettings) -> None:
     ]
     async with await NatsServer.start(folder.nats) as server:
         log = await JetStreamLog.open(server.url, "r")
-        await log.append([Append(enclose("r", event, at=1, producer="test")) for event in events])
+        await made.say(log, *events)
         await log.close()
 
 

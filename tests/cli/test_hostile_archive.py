@@ -14,7 +14,6 @@ import pytest
 
 from schemas import trust
 from schemas.arrays import Array, BlobRef
-from schemas.envelope import enclose
 from schemas.errors import BlobDamaged, RunNotFound, SlimeEventsError, UntrustedText
 from schemas.event import Event
 from schemas.prompts import Source
@@ -27,9 +26,6 @@ from slime_events.core.config.toml import settings_from
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import open_run
 from slime_events.plugins.loader import load_function
-from storage.archive.writer import ArchiveWriter
-from storage.log import Append
-from storage.memory_log import MemoryLog
 from tests import made
 from tests.cli.invoke import command
 
@@ -80,14 +76,9 @@ def archived(folder: Path, settings: dict[str, Any], branched: Branched | None =
     for component, fields in settings.items():
         values[component] |= fields
     values["run"]["run"] = "r"
-    log = MemoryLog("r")
     prompt = made.submitted(text="?", source=Source("f", row=1))
     events = [made.started(values, code_version="0", branched=branched), prompt, *more]
-    asyncio.run(log.append([Append(enclose("r", event, at=1, producer="test")) for event in events]))
-    writer = ArchiveWriter(str(folder / "archive"), "r")
-    for record in log.records:
-        writer.add(record)
-    writer.seal()
+    made.archived(folder / "archive", made.recorded(*events), closed=False)
     return str(folder / "archive")
 
 

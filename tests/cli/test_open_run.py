@@ -10,22 +10,18 @@ import pytest
 from schemas.errors import RunNotFound
 from slime_events.app.cli.main import main
 from slime_events.core.run.run_reader import open_run
-from storage.archive.writer import ArchiveWriter
 from storage.jetstream.address import NatsPlace
 from storage.jetstream.log import JetStreamLog
 from storage.nats.server import NatsServer
 from storage.open_log import record_place
+from tests import made
 from tests.cli.small_run import appends, events, finished, recorded
 
 SAID = finished(list(events()))
 
 
 def _archived(folder: Path) -> str:
-    writer = ArchiveWriter(str(folder), "small")
-    for record in recorded(SAID):
-        writer.add(record)
-    writer.close()
-    return f"{folder}/small"
+    return made.archived(folder, recorded(SAID))
 
 
 async def test_by_name_by_folder_and_by_archive(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from schemas.errors import UnknownFlag
 from schemas.runs import RunStarted
-from storage.archive.writer import ArchiveWriter
+from tests import made
 from tests.cli.invoke import command
 from tests.replay.golden import changed, golden
 
@@ -23,13 +23,9 @@ replay = command("replay")
 
 @pytest.fixture
 def archived(tmp_path: Path) -> str:
-    writer = ArchiveWriter(str(tmp_path), "sim")
     more = {"reward": {"rm_type": "exact"}, "engine": {"hf_checkpoint": "/nowhere"}, "trainer": {"save": "s"}}
     records, _ = changed(golden("resting"), RunStarted, lambda event: {"settings": {**event.settings, **more}})
-    for record in records:
-        writer.add(record)
-    writer.close()
-    return f"{tmp_path}/sim"
+    return made.archived(tmp_path, records)
 
 
 def test_a_clean_replay(archived: str, capsys: pytest.CaptureFixture[str]) -> None:

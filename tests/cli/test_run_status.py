@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.runs import FinishReason, RunFailed
 from slime_events.app.cli.arguments import COMMANDS
@@ -23,10 +22,8 @@ from slime_events.app.launch.run_lock import holding
 from slime_events.app.launch.run_status import RunStatus, read_status
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import open_run
-from storage.archive.writer import ArchiveWriter
 from storage.jetstream.address import NatsPlace
 from storage.jetstream.log import JetStreamLog
-from storage.log import Append
 from storage.nats.server import NatsServer
 from storage.open_log import record_place
 from tests import made
@@ -60,7 +57,7 @@ async def runs(folder: Path) -> AsyncIterator[dict[str, RunFolder]]:
             record_place(run.path, NatsPlace(url=server.url))
             log = await JetStreamLog.open(server.url, name)
             stack.push_async_callback(log.close)
-            await log.append([Append(enclose(name, event, at=1, producer="test")) for event in events])
+            await made.say(log, *events)
             if name == "elsewhere":
                 await stack.enter_async_context(present(log))
         stack.enter_context(holding(folders["on"]))
@@ -107,10 +104,7 @@ async def test_a_moment_after_which_nobody_said_more_is_not_one_of_a_run_that_is
 
 async def test_an_archive_does_not_say_whether_its_run_is_on(tmp_path: Path) -> None:
     for name, events, status in (("open", [STARTED], RunStatus.UNENDED), ("over", [STARTED, FAILED], RunStatus.FAILED)):
-        writer = ArchiveWriter(str(tmp_path / name), "small")
-        for record in recorded(events):
-            writer.add(record)
-        writer.close()
+        made.archived(tmp_path / name, recorded(events))
         async with open_run(f"{tmp_path / name}/small") as opened:
             assert await read_status(opened) is status
 

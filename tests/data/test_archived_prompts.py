@@ -28,7 +28,6 @@ from slime_events.loop.prompts.archived_prompts import (
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import group_samples
 from slime_events.plugins.texts import Texts
-from storage.archive.writer import ArchiveWriter
 from tests import made
 from tests.cli.small_run import GROUPS, REJECTED, RUN, events, small_run
 from tests.lineage.opened import opened
@@ -37,11 +36,7 @@ from tests.lineage.opened import opened
 @pytest.fixture
 async def archive(tmp_path: Path) -> str:
     """Four groups with one right answer of two, and one with none, which was rejected."""
-    writer = ArchiveWriter(str(tmp_path), RUN)
-    for recorded in (await small_run()).records:
-        writer.add(recorded)
-    writer.seal()
-    return f"{tmp_path}/{RUN}"
+    return made.archived(tmp_path, (await small_run()).records, closed=False)
 
 
 async def read(data: DataSettings) -> ArchivedPrompts | None:

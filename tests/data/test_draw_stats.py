@@ -8,15 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.envelope import enclose
 from schemas.event import Event, Purpose
 from schemas.groups import RejectionCause
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.recorded import CommonVersion, Recalled
 from schemas.runs import Branched
 from slime_events.loop.prompts.draw_stats import DrawStats, Pool, PromptStats, uniform, weight
-from storage.log import Append
-from storage.memory_log import MemoryLog
 from tests import made
 
 
@@ -25,15 +22,9 @@ def prompt(offset: int, row: int, *, seen: int = 1, path: str = "f") -> PromptSu
     return made.submitted(f"g{offset}", text="?", source=source)
 
 
-async def log_of(*events: Event) -> MemoryLog:
-    log = MemoryLog("r")
-    await log.append([Append(enclose("r", event, at=1, producer="test")) for event in events])
-    return log
-
-
 async def folded(*events: Event, **settings: Any) -> DrawStats:
     draws = DrawStats(**settings)
-    for recorded in (await log_of(*events)).records:
+    for recorded in (await made.log(*events)).records:
         draws.apply(recorded)
     return draws
 
@@ -52,7 +43,7 @@ EVENTS = (
 
 
 async def test_what_the_log_says_of_draws() -> None:
-    log, draws = await log_of(*EVENTS, prompt(5, 3, seen=0, path="file in its order")), DrawStats()
+    log, draws = await made.log(*EVENTS, prompt(5, 3, seen=0, path="file in its order")), DrawStats()
     for recorded in log.records:
         draws.apply(recorded)
     assert draws.by_path == {
@@ -66,7 +57,7 @@ async def test_what_the_log_says_of_draws() -> None:
 
 
 async def test_the_same_from_what_is_read_of_it() -> None:
-    log = await log_of(*EVENTS)
+    log = await made.log(*EVENTS)
     for end in range(len(EVENTS) + 1):
         read, whole = DrawStats(), DrawStats()
         await read.read(log, end)

@@ -10,7 +10,6 @@ import pytest
 
 from actors.offered_rollouts import OfferedRollouts, is_offered, spans_of
 from schemas.arrays import EMPTY_LOG_PROBS, pack, pack_log_probs, pack_tokens, unpack
-from schemas.envelope import enclose
 from schemas.ids import INBOX
 from schemas.recorded import CommonVersion, Recalled
 from schemas.rewards import RewardAssigned
@@ -18,8 +17,7 @@ from schemas.rollouts import Origin, RolloutCompleted, RolloutOffered, StopReaso
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.trajectory import content_digest
 from slime_events.loop.conductor.draw import ReusedRollout
-from storage.log import Append
-from storage.memory_log import MemoryLog
+from tests import made
 
 RECALLED = Recalled(run="r", samples=("g-s0", "g-s1"), common=CommonVersion(0, 0), oldest=3, bound=2)
 TOKENS, LOG_PROBS = [5, 6, 7, 8], [-1.0, -2.0, -3.0, -4.0]
@@ -38,9 +36,7 @@ def offer(**more: Any) -> RolloutOffered:
 
 
 async def answers(one: RolloutOffered, *asked: ReusedRollout) -> list[Any]:
-    log = MemoryLog("r")
-    await log.append([Append(enclose("r", offer(sample="z-s0"), at=1, producer="t"))])
-    await log.append([Append(enclose("r", one, at=1, producer="t"))])
+    log = await made.log(offer(sample="z-s0"), one)
     return list(await OfferedRollouts(log, "worker", unpack).answers(asked))
 
 

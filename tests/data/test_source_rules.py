@@ -28,7 +28,7 @@ from slime_events.loop.prompts.weight_ancestry import WeightAncestry
 from tests import made
 from tests.data.templated import Templated
 from tests.data.test_archived_prompts import STARTED, accepted, completed, prompted
-from tests.data.test_draw_stats import folded, log_of, prompt
+from tests.data.test_draw_stats import folded, prompt
 from tests.lineage.opened import opened
 
 
@@ -306,7 +306,7 @@ def test_the_longest_ago_is_the_oldest_then_the_rarest_then_the_first() -> None:
 
 
 async def test_draws_are_folded_up_to_a_position() -> None:
-    log = await log_of(prompt(0, 1), made.committed(0), prompt(1, 2), made.accepted("g1", samples=("a",)))
+    log = await made.log(prompt(0, 1), made.committed(0), prompt(1, 2), made.accepted("g1", samples=("a",)))
     draws = DrawStats()
     await draws.read(log, 0)
     assert (draws.position, draws.by_path) == (0, {})

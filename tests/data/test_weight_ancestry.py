@@ -7,12 +7,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.envelope import enclose
 from schemas.recorded import CommonVersion
 from schemas.runs import Branched
 from slime_events.loop.prompts.weight_ancestry import WeightAncestry, read_ancestry
-from storage.archive.writer import ArchiveWriter
-from storage.log import Append
 from storage.memory_log import MemoryLog
 from tests import made
 from tests.cli.small_run import RUN, small_run
@@ -50,28 +47,23 @@ def test_another_base_has_nothing_in_common() -> None:
 
 
 async def branch_of(where: str, count: int = 3) -> MemoryLog:
-    log = MemoryLog("branch")
     branched = Branched(run=RUN, where=where, position=9, version=1, weights_digest="w1", optimizer_digest="o1")
     said = [
         made.started(branched=branched),
         made.published(1, parent=0, url="weights/1", digest="w1"),
         made.published(2, parent=1, url="weights/2", digest="own"),
     ]
-    await log.append([Append(enclose("branch", event, at=0, producer="test")) for event in said[:count]])
-    return log
+    return await made.log(*said[:count], run="branch")
 
 
 async def test_the_line_of_a_branch_goes_back_to_the_first_run(tmp_path: Path) -> None:
-    writer = ArchiveWriter(str(tmp_path), RUN)
     parent = await small_run()
-    for recorded in parent.records:
-        writer.add(recorded)
-    writer.seal()
+    url = made.archived(tmp_path, parent.records, closed=False)
     theirs = (await read_ancestry(parent)).digests
     assert sorted(theirs) == [0, 1, 2]
-    line = await read_ancestry(await branch_of(f"{tmp_path}/{RUN}"))
+    line = await read_ancestry(await branch_of(url))
     assert line.digests == {0: theirs[0], 1: "w1", 2: "own"}
-    begun = await read_ancestry(await branch_of(f"{tmp_path}/{RUN}", count=1))
+    begun = await read_ancestry(await branch_of(url, count=1))
     assert begun.digests == {0: theirs[0], 1: theirs[1]}, "it has said nothing of its own yet"
     alone = await read_ancestry(await branch_of(f"{tmp_path}/gone/{RUN}"))
     assert alone.digests == {1: "w1", 2: "own"}

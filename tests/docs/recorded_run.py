@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from schemas.arrays import pack_log_probs, pack_tokens, unpack
-from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.ids import sample_id
 from schemas.prompts import Source
@@ -17,8 +16,6 @@ from schemas.rollouts import Origin, Timings, WeightSpan
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import content_digest
-from storage.log import Append, append_all
-from storage.memory_log import MemoryLog
 from tests import made
 from tests.rescore.recorded import settings
 
@@ -33,12 +30,7 @@ def run_settings() -> TrainSettings:
 
 async def recorded_run() -> OpenedRun:
     """It, opened."""
-    log = MemoryLog(RUN)
-    said = [
-        Append(enclose(RUN, event, at=1_700_000_000_000_000_000 + number * 10**8, producer="test"))
-        for number, event in enumerate(events())
-    ]
-    await append_all(log, said)
+    log = await made.log(*events(), run=RUN, at=1_700_000_000_000_000_000, apart=10**8)
     return OpenedRun(log, run_settings(), unpack, None, RUN)
 
 

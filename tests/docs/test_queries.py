@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from schemas.envelope import enclose
 from schemas.errors import BadQuery
 from schemas.rollouts import Sampling
 from slime_events.analysis.query import tables_of
-from storage.log import Append, append_all
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.docs.commands import commands_of
 from tests.docs.pages import PAGES
 from tests.docs.recorded_run import recorded_run
@@ -42,8 +41,7 @@ async def test_every_query_is_answered_with_rows(tmp_path: Path) -> None:
     run = await recorded_run()
     assert isinstance(run.log, MemoryLog)
     of_agent = session(Sampling(max_new_tokens=40), "ab" * 32)
-    said = [Append(enclose(run.run, event, at=1_800_000_000_000_000_000, producer="test")) for event in of_agent]
-    await append_all(run.log, said)
+    await made.say(run.log, *of_agent, at=1_800_000_000_000_000_000)
     async with tables_of(run, cache=tmp_path) as tables:
         for page, sql in asked:
             try:

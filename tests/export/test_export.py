@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
-from schemas.envelope import enclose
 from schemas.errors import DataError, InvalidValue
 from schemas.groups import GroupRejected
 from schemas.runs import Branched
@@ -28,9 +27,6 @@ from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.loop.prompts.prompt import PromptRow
 from slime_events.loop.prompts.source import PromptSource
 from slime_events.plugins.sample import Status
-from storage.archive.writer import ArchiveWriter
-from storage.log import Append
-from storage.memory_log import MemoryLog
 from tests import made
 from tests.cli.invoke import command
 from tests.replay.golden import golden
@@ -42,11 +38,7 @@ BATCHES = [r.envelope.event for r in RECORDS if isinstance(r.envelope.event, Bat
 
 @pytest.fixture
 def archived(tmp_path: Path) -> str:
-    writer = ArchiveWriter(str(tmp_path / "archive"), "sim")
-    for record in RECORDS:
-        writer.add(record)
-    writer.close()
-    return f"{tmp_path}/archive/sim"
+    return made.archived(tmp_path / "archive", RECORDS)
 
 
 @pytest.fixture
@@ -169,9 +161,7 @@ async def test_a_learner_s_samples_are_those_of_the_run_that_it_follows(archived
     branched = Branched(
         run="sim", where=archived, position=1, version=1, weights_digest="", optimizer_digest="", follows=True
     )
-    log = MemoryLog("learner")
-    said = [made.started(branched=branched), batch]
-    await log.append([Append(enclose("learner", event, at=1, producer="test")) for event in said])
+    log = await made.log(made.started(branched=branched), batch, run="learner")
     learner = OpenedRun(log, settings_from({}), unpack, None, "")
     done = await export(learner, make_writer(Layout.JSONL, f"{tmp_path}/all.jsonl"), list(Fate))
     rows = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]

@@ -8,24 +8,17 @@ from pathlib import Path
 import msgspec
 
 from schemas.arrays import unpack
-from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.runs import Branched
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.run.run_settings import settings_in_force
-from storage.archive.writer import ArchiveWriter
-from storage.log import Append, append_all
-from storage.memory_log import MemoryLog
 from tests import made
 from tests.cli import small_run
 
 
 async def opened(log_events: Sequence[Event], run: str = small_run.RUN, where: str = "here") -> OpenedRun:
     """A run whose log says this."""
-    log = MemoryLog(run)
-    appends = [Append(enclose(run, event, at=number, producer="test")) for number, event in enumerate(log_events)]
-    await append_all(log, appends)
-    return OpenedRun(log, settings_in_force(log_events), unpack, None, where)
+    return OpenedRun(await made.log(*log_events, run=run), settings_in_force(log_events), unpack, None, where)
 
 
 def with_algorithm(run: OpenedRun, **changes: object) -> OpenedRun:
@@ -43,11 +36,7 @@ async def small() -> OpenedRun:
 async def archived_parent(tmp_path: Path) -> str:
     """The small run in an archive: what it is opened with."""
     log = await small_run.small_run()
-    writer = ArchiveWriter(str(tmp_path), small_run.RUN)
-    for recorded in log.records:
-        writer.add(recorded)
-    writer.close()
-    return f"{tmp_path}/{small_run.RUN}"
+    return made.archived(tmp_path, log.records)
 
 
 def branch(where: str, *, version: int, position: int, follows: bool = False) -> list[Event]:

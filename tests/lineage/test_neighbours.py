@@ -13,19 +13,16 @@ from slime_events.analysis.lineage.resolve import lineage
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.core.run.run_reader import open_run
 from slime_events.model.ancestry import VersionRange
-from storage.archive.writer import ArchiveWriter
+from tests import made
 from tests.cli.small_run import BATCHES, RUN
 from tests.lineage.long import batch_events, step_events
-from tests.lineage.opened import archived_parent, branch, opened
+from tests.lineage.opened import archived_parent, branch
 
 OWN = "train-1-000001"
 
 
-async def _archive(folder: Path, run: str, log_events: list[Event]) -> None:
-    writer = ArchiveWriter(str(folder), run)
-    async for recorded in (await opened(log_events, run)).log.read():
-        writer.add(recorded)
-    writer.close()
+def _archive(folder: Path, run: str, log_events: list[Event]) -> None:
+    made.archived(folder, made.recorded(*log_events, run=run))
 
 
 @pytest.fixture
@@ -34,13 +31,13 @@ async def where(tmp_path: Path) -> str:
     of another's weights, and two things that are none of these.
     """
     parent = await archived_parent(tmp_path)
-    await _archive(tmp_path, "child", [*branch(parent, version=1, position=9), *step_events(1, OWN)])
+    _archive(tmp_path, "child", [*branch(parent, version=1, position=9), *step_events(1, OWN)])
     of_child = [_of(event, "child", digest="w2") for event in branch("child", version=2, position=9)]
-    await _archive(tmp_path, "grandchild", [*of_child, *step_events(2, OWN), *step_events(3, "train-1-000002")])
+    _archive(tmp_path, "grandchild", [*of_child, *step_events(2, OWN), *step_events(3, "train-1-000002")])
     learns = [*branch(parent, version=0, position=4, follows=True), *batch_events(0, BATCHES[0][0])]
-    await _archive(tmp_path, "learner", [*learns, *batch_events(1, BATCHES[1][0])])
+    _archive(tmp_path, "learner", [*learns, *batch_events(1, BATCHES[1][0])])
     other = [_of(event, RUN, digest="another") for event in branch(parent, version=1, position=9)]
-    await _archive(tmp_path, "stranger", [*other, *step_events(1, OWN)])
+    _archive(tmp_path, "stranger", [*other, *step_events(1, OWN)])
     (tmp_path / "empty").mkdir()
     return parent
 

@@ -5,7 +5,7 @@ one builder, not every test that has such an event.
 Example: `await made.log(made.requested("g-s0"), made.completed("g-s0", [5, 6]))`.
 """
 
-from tests.made.logs import archived, log, recorded
+from tests.made.logs import archived, log, recorded, say
 from tests.made.prompts import evaluated, submitted
 from tests.made.rewards import accepted, assigned, rejected, reward_failed
 from tests.made.rollouts import completed, failed, progressed, requested, suspended, turn
@@ -32,6 +32,7 @@ __all__ = [
     "resumed",
     "reward_failed",
     "saved",
+    "say",
     "sealed",
     "settings",
     "started",

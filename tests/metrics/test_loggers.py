@@ -26,7 +26,6 @@ from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.config.secrets import kept
 from slime_events.core.config.toml import settings_from, to_toml
 from slime_events.core.run.run_folder import RunFolder
-from storage.archive.writer import ArchiveWriter
 from storage.jetstream.log import JetStreamLog
 from storage.log import Append, append_all
 from storage.nats.server import NatsServer
@@ -55,10 +54,7 @@ async def sim(tmp_path: Path) -> Simulation:
 @pytest.fixture
 def archive(sim: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Its archive; the working directory is another one."""
-    writer = ArchiveWriter(str(tmp_path / "archive"), "sim")
-    for record in sim.log.records:
-        writer.add(record)
-    writer.close()
+    made.archived(tmp_path / "archive", sim.log.records)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.delenv("TENSORBOARD_DIR", raising=False)

@@ -18,8 +18,8 @@ from slime_events.analysis.query import open_tables, tables_of
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from storage.archive.manifest import SegmentManifest
-from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.cli.small_run import RUN, appends, events, finished, recorded
 from tests.lineage.opened import archived_parent, small
 
@@ -28,12 +28,7 @@ ASKED = ("events", "rewards", "tokens")
 
 
 def archive(folder: Path, said: Sequence[Event], per_segment: int) -> None:
-    writer = ArchiveWriter(str(folder), RUN)
-    for number, record in enumerate(recorded(list(said)), 1):
-        writer.add(record)
-        if not number % per_segment:
-            writer.seal()
-    writer.seal()
+    made.archived(folder, recorded(list(said)), per_segment=per_segment, closed=False)
 
 
 async def with_archive(url: Path, log: MemoryLog) -> OpenedRun:

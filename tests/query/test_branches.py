@@ -12,7 +12,6 @@ from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound
 from schemas.runs import FinishReason, RunStarted
 from slime_events.analysis.query import samples_where, tables_of
-from storage.archive.writer import ArchiveWriter
 from tests import made
 from tests.cli.small_run import GROUPS, RUN, events
 from tests.lineage.long import step_events
@@ -115,13 +114,8 @@ async def test_a_parent_that_has_gone_is_named(tmp_path: Path) -> None:
 
 async def test_the_past_of_a_branch_of_a_branch_goes_back_to_its_first_run(tmp_path: Path) -> None:
     where = await archived_parent(tmp_path)
-    writer = ArchiveWriter(str(tmp_path), "child")
-    async for record in (
-        await opened([*branch(where, version=1, position=9), *step_events(1, "own")], "child")
-    ).log.read():
-        writer.add(record)
-    writer.close()
-    said = branch(f"{tmp_path}/child", version=2, position=9)
+    child = made.recorded(*branch(where, version=1, position=9), *step_events(1, "own"), run="child")
+    said = branch(made.archived(tmp_path, child), version=2, position=9)
     (started, published) = said
     assert isinstance(started, RunStarted)
     started = replace(started, branched=replace(started.branched, run="child", weights_digest="w2"))

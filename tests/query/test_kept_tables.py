@@ -16,7 +16,7 @@ from slime_events.analysis.query import event_tables
 from slime_events.analysis.query.cache import TableCache
 from slime_events.analysis.query.event_tables import EVENT_TABLES
 from storage.archive.reader import ArchiveReader
-from storage.archive.writer import ArchiveWriter
+from tests import made
 from tests.cli.small_run import RUN, events, recorded
 
 SAID = recorded(list(events()))
@@ -27,12 +27,7 @@ TABLES = [EVENT_TABLES[name] for name in ("event", "reward_assigned", "token_run
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArchiveReader:
     """Of ten events a segment, each a bundle of its own."""
     monkeypatch.setattr(kept, "BUNDLE_BYTES", 1)
-    writer = ArchiveWriter(str(tmp_path / "archive"), RUN)
-    for number, one in enumerate(SAID, 1):
-        writer.add(one)
-        if number % 10 == 0:
-            writer.seal()
-    writer.seal()
+    made.archived(tmp_path / "archive", SAID, per_segment=10, closed=False)
     return ArchiveReader(f"{tmp_path}/archive", RUN)
 
 

@@ -23,7 +23,6 @@ from slime_events.analysis.replay_rollout.compare import Comparison, compare
 from slime_events.analysis.replay_rollout.recorded import RecordedRollout, read_rollout, weight_folder
 from slime_events.app.cli.commands import replay_rollout as command
 from slime_events.app.cli.main import main
-from storage.archive.writer import ArchiveWriter
 from storage.weights.store import WeightStore
 from tests import made
 from tests.lineage.opened import opened
@@ -181,12 +180,7 @@ async def test_who_is_not_there_is_said(tmp_path: Path) -> None:
 async def test_the_command_tells_and_exits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = await opened(_said(tmp_path))
-    writer = ArchiveWriter(str(tmp_path / "archive"), run.run)
-    async for one in run.log.read():
-        writer.add(one)
-    writer.close()
-    words = ["replay-rollout", f"{tmp_path}/archive/{run.run}", SAMPLE]
+    words = ["replay-rollout", made.archived(tmp_path / "archive", made.recorded(*_said(tmp_path))), SAMPLE]
     monkeypatch.setattr(command, "SglangEngine", lambda settings, version: ScriptedEngine(version=version))
     assert await asyncio.to_thread(main, words) == 0
     text = capsys.readouterr().out

@@ -8,14 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from schemas.envelope import enclose
 from schemas.event import Event
 from slime_events.app.cli.main import main
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.learner.overrides import read_overrides
-from storage.archive.writer import ArchiveWriter
-from storage.log import Append, append_all
-from storage.memory_log import MemoryLog
 from tests import made
 from tests.rescore.recorded import NONZERO_STD, record, settings
 
@@ -25,19 +21,13 @@ async def archive(tmp_path: Path) -> str:
     """The path of an archived run."""
     run = settings()
     sim = await record(tmp_path, run)
-    return await archived(tmp_path, run, [recorded.envelope.event for recorded in sim.log.records][1:])
+    return archived(tmp_path, run, [recorded.envelope.event for recorded in sim.log.records][1:])
 
 
-async def archived(folder: Path, run: TrainSettings, events: Sequence[Event]) -> str:
+def archived(folder: Path, run: TrainSettings, events: Sequence[Event]) -> str:
     """The events of a run, after its settings, as an archive in the folder."""
-    log = MemoryLog("sim")
     said = [made.started(run), *events]
-    await append_all(log, [Append(enclose("sim", event, at=1, producer="test")) for event in said])
-    writer = ArchiveWriter(str(folder / "archive"), "sim")
-    for recorded in log.records:
-        writer.add(recorded)
-    writer.seal()
-    return f"{folder}/archive/sim"
+    return made.archived(folder / "archive", made.recorded(*said, run="sim", at=1, apart=0), closed=False)
 
 
 def test_text_json_and_changes(archive: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

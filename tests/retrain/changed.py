@@ -11,8 +11,8 @@ from typing import Any
 
 from slime_events.loop.conductor.seal import batch_digest
 from storage.archive.reader import ArchiveReader
-from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.audit.doctored import Doctored
 
 
@@ -58,10 +58,7 @@ async def as_log(log: Doctored) -> MemoryLog:
 
 def as_archive(log: Doctored, url: str) -> None:
     """The changed records as an archive."""
-    writer = ArchiveWriter(url, log.run)
-    for recorded in log.recorded():
-        writer.add(recorded)
-    writer.close()
+    made.archived(url, list(log.recorded()))
 
 
 def main() -> None:

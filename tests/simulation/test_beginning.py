@@ -20,7 +20,6 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_reader import open_run
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.model.branch_point import read_point
-from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
 from storage.weights.store import read
 from tests import made
@@ -71,11 +70,7 @@ async def archived(
     async with Simulation(folder, PLAN, started=started, ranks=ranks or ScriptedRanks(disk=disk)) as sim:
         sim.start_engine(Script(chunk=8))
         await sim.finish()
-    writer = ArchiveWriter(str(folder / "archive"), "sim")
-    for recorded in sim.log.records:
-        writer.add(recorded)
-    writer.close()
-    return str(folder / "archive" / "sim")
+    return made.archived(folder / "archive", sim.log.records)
 
 
 async def point(where: str, version: int, *, fresh: bool = False) -> tuple[Branched, TrainSettings]:

@@ -24,7 +24,6 @@ from slime_events.loop.conductor.plan import make_plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.source import PromptSource, eval_sources
 from slime_events.plugins.rewards.graders import Graders
-from storage.archive.writer import ArchiveWriter
 from tests import made
 from tests.cli.invoke import command
 from tests.scripted_engine import Script
@@ -170,10 +169,7 @@ async def test_each_set_has_its_own_way_and_the_run_says_so(folder: Path, capfd:
 
 def check_commands(sim: Simulation, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Without the YAML file: audit and replay find nothing (else they exit 1), show and query say the pass rates."""
-    writer = ArchiveWriter(str(folder / "archives"), "sim")
-    for recorded in sim.log.records:
-        writer.add(recorded)
-    writer.close()
+    made.archived(folder / "archives", sim.log.records)
     (folder / "sets.yaml").unlink()
     where = str(folder / "archives" / "sim")
 

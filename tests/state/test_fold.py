@@ -19,7 +19,6 @@ from slime_events.core.state.partial_events import PARTIAL_DECISIONS, PARTIAL_EV
 from slime_events.core.state.run import RunState, state_digest
 from storage.archive.log import ArchivedLog
 from storage.archive.reader import ArchiveReader
-from storage.archive.writer import ArchiveWriter
 from storage.event_block import MANY, EventBlock, Part, array_of
 from storage.hash_chain import link_all
 from storage.log import Recorded
@@ -51,12 +50,7 @@ LOGS = {
 
 
 def _archive(records: list[Recorded], folder: Path, run: str) -> ArchiveReader:
-    writer = ArchiveWriter(str(folder), run)
-    for record in records:
-        writer.add(record)
-        if not record.position % 70:
-            writer.seal()
-    writer.close()
+    made.archived(folder, records, per_segment=70)
     return ArchiveReader(str(folder), run)
 
 

@@ -17,9 +17,9 @@ from slime_events.core.state.run import state_digest
 from slime_events.core.state.snapshot import Snapshot, Snapshots
 from slime_events.core.state.state_fold import StateFold
 from slime_events.model.progress import Progress, ProgressSnapshot
-from storage.archive.writer import ArchiveWriter
 from storage.log import Recorded, Subjects
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.cli.small_run import events, finished, recorded
 from tests.conductor.driver import Driver, dropping, make_plan
 
@@ -56,12 +56,7 @@ def one_by_one(fold: StateFold, records: list[Recorded]) -> StateFold:
 
 
 def archive(records: list[Recorded], folder: Path) -> str:
-    writer = ArchiveWriter(str(folder), records[0].envelope.run)
-    for record in records:
-        writer.add(record)
-        if not record.position % 30:
-            writer.seal()
-    writer.seal()
+    made.archived(folder, records, per_segment=30, closed=False)
     return str(folder)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.envelope import enclose
 from schemas.event import Purpose
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.ids import INBOX
@@ -21,7 +20,6 @@ from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.state.run import RunPhase, RunState, SealedState
 from slime_events.loop.conductor.decide import is_broken
 from slime_events.loop.prompts.draw_stats import DrawStats
-from storage.log import Recorded
 from tests import made
 from tests.conductor.driver import Driver, make_plan
 
@@ -126,8 +124,7 @@ def test_a_branch_begins_where_its_parent_was() -> None:
     state, known = RunState(run="drive"), DrawStats()
     known.of("f", 1).times = 2
     drawn = msgspec.structs.replace(BRANCHED, draws=known.drawn_before())
-    envelope = enclose("drive", made.started(branched=drawn), at=1, producer="t")
-    apply(state, Recorded(1, envelope.subject, envelope, b""))
+    apply(state, *made.recorded(made.started(branched=drawn), run="drive"))
     assert (state.first, state.version, state.next_step, state.steps, state.published) == (3, 3, 3, 3, -1)
     assert (state.weights_digest, state.optimizer_digest, state.cursors) == ("w3", "o3", {"f": 7})
     assert state.branched == BRANCHED, "what it knows of draws is another fold's"
@@ -138,8 +135,7 @@ def test_a_branch_begins_where_its_parent_was() -> None:
 def test_a_follower_s_batches_are_of_groups_that_it_does_not_have() -> None:
     state = RunState(run="drive", branched=msgspec.structs.replace(BRANCHED, follows=True))
     sealed = made.sealed(3, groups=("theirs",), samples=("theirs-s0",))
-    envelope = enclose("drive", sealed, at=1, producer="t")
-    apply(state, Recorded(1, envelope.subject, envelope, b""))
+    apply(state, *made.recorded(sealed, run="drive"))
     assert state.sealed == {3: SealedState(groups=(), digest="b")}
     assert (state.next_step, state.batch_starts) == (4, {})
 

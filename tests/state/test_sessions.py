@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.arrays import pack, pack_log_probs, pack_tokens
-from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.groups import RejectionCause
 from schemas.rollouts import FailureKind, RolloutRequested
@@ -17,8 +16,6 @@ from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import AgentTurn, TurnBegun, TurnRecorded, TurnRole
 from slime_events.core.state.session_board import SessionBoard, read_board
 from slime_events.core.state.sessions import Limits, Session, read_session, seal_due
-from storage.log import Append, Recorded
-from storage.memory_log import MemoryLog
 from tests import made
 
 SAMPLE, GROUP = "train-0-1-s0", "train-0-1"
@@ -60,14 +57,9 @@ def turn(index: int, extends: int | None, asked: str, key: str = "", frame: str 
     )
 
 
-def recorded(events: Iterable[Event], at: int = 0) -> list[Recorded]:
-    envelopes = [enclose("r", event, at=at + n * S, producer="t") for n, event in enumerate(events)]
-    return [Recorded(position, one.subject, one, b"") for position, one in enumerate(envelopes, 1)]
-
-
 def folded(events: Sequence[Event]) -> Session:
     session = Session(SAMPLE)
-    for one in recorded(events):
+    for one in made.recorded(*events, apart=S):
         session.apply(one)
     return session
 
@@ -167,30 +159,24 @@ def _question(one: TurnRecorded) -> object:
 
 
 async def test_it_is_read_on_from_where_it_was() -> None:
-    log = MemoryLog("r")
-    await _append(log, [requested(), opened()])
+    log = await made.log(requested(), opened())
     session = await read_session(log, SAMPLE)
     assert (session.position, session.takes_turns) == (2, True)
-    await _append(log, [begun(0), requested(sample="train-0-2-s0")])
+    await made.say(log, begun(0), requested(sample="train-0-2-s0"))
     again = await read_session(log, SAMPLE, session)
     assert (again is session, again.position, list(again.open)) == (True, 3, [0])
 
 
 async def test_what_the_board_offers() -> None:
-    log, board = MemoryLog("r"), SessionBoard()
-    other = "train-0-2-s0"
-    await _append(log, [requested(), requested(sample=other), opened()])
+    board, other = SessionBoard(), "train-0-2-s0"
+    log = await made.log(requested(), requested(sample=other), opened())
     await read_board(log, board)
     assert (list(board.waiting), list(board.open), board.is_undecided(SAMPLE)) == ([other], [SAMPLE], True)
     assert board.by_key["team", "k"] == opened()
     assert (board.next(GROUP), board.next().sample if board.next() else "") == (None, other)
     sealed = SessionSealed(sample=SAMPLE, attempt=0, reason=SealReason.IDLE, gateway="g")
     rejected = made.rejected("train-0-2", RejectionCause.STALE, reason="old")
-    await _append(log, [sealed, requested(1), rejected])
+    await made.say(log, sealed, requested(1), rejected)
     await read_board(log, board)
     assert (list(board.waiting), list(board.open), board.is_undecided(other)) == ([SAMPLE], [], False)
     assert (board.position, board.waiting[SAMPLE].attempt) == (6, 1)
-
-
-async def _append(log: MemoryLog, events: Sequence[Event]) -> None:
-    await log.append([Append(enclose("r", event, at=1, producer="t")) for event in events])

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from schemas.arrays import pack_tokens
-from schemas.envelope import enclose
 from schemas.prompts import PromptSubmitted
 from slime_events.core.state import snapshot as snapshot_module
 from slime_events.core.state.apply import apply
@@ -182,7 +181,5 @@ def test_what_is_needed_of_a_log() -> None:
 def test_a_state_without_anything_open() -> None:
     state = RunState(run="r")
     assert (low_water(state), training_start(state, 0)) == (1, 1)
-    event = made.submitted()
-    envelope = enclose("r", event, at=1, producer="t")
-    apply(state, Recorded(1, envelope.subject, envelope, b"x"))
+    apply(state, *made.recorded(made.submitted()))
     assert low_water(state) == 1

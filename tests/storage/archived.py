@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from schemas.envelope import enclose
+from schemas.event import Event
 from schemas.prompts import PromptSubmitted, Source
 from storage.blobs import BlobStore
-from storage.log import Append, append_all
 from storage.memory_log import MemoryLog
 from storage.payloads import blob_refs, offload
 from tests import made
@@ -17,13 +16,10 @@ def prompt(i: int, tokens: int = 20) -> PromptSubmitted:
 
 async def a_log(blobs: BlobStore, sizes: list[int], *, finished: bool = False) -> MemoryLog:
     """A prompt for each size; those above 50 tokens lie in blobs."""
-    log = MemoryLog("r")
-    events = [offload(prompt(i, size), blobs, limit=200) for i, size in enumerate(sizes)]
-    await append_all(log, [Append(enclose("r", event, at=1, producer="test")) for event in events])
+    events: list[Event] = [offload(prompt(i, size), blobs, limit=200) for i, size in enumerate(sizes)]
     if finished:
-        end = made.finished(steps=0, events=len(sizes), state_digest="d")
-        await log.append([Append(enclose("r", end, at=1, producer="test"))])
-    return log
+        events.append(made.finished(steps=0, events=len(sizes), state_digest="d"))
+    return await made.log(*events)
 
 
 def all_there(log: MemoryLog, blobs: BlobStore) -> None:

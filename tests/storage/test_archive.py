@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,6 @@ import pytest
 
 from actors.archivist import ArchiveOutcome, Backoff, SealPolicy, archive_run, should_seal
 from schemas.archives import ArchiveSealed
-from schemas.envelope import enclose
 from schemas.errors import (
     ArchiveDamaged,
     Conflict,
@@ -21,7 +19,6 @@ from schemas.errors import (
     StoreUnavailable,
     UnknownSchemaVersion,
 )
-from schemas.event import Event
 from schemas.prompts import PromptSubmitted, Source
 from schemas.runs import RunFinished
 from schemas.subjects import of_type
@@ -30,7 +27,7 @@ from storage.archive.manifest import LAYOUT, SegmentManifest, manifest_name, to_
 from storage.archive.reader import ArchiveReader, ArchiveSummary
 from storage.archive.writer import ArchiveWriter
 from storage.hash_chain import link_all
-from storage.log import Append, Recorded
+from storage.log import Recorded
 from storage.memory_log import MemoryLog
 from storage.object_store import ObjectFolder
 from tests import made
@@ -46,14 +43,8 @@ def prompt(i: int) -> PromptSubmitted:
     return made.submitted(f"g{i}", text="what?", tokens=range(i % 50), source=Source("f", row=i))
 
 
-async def say(log: MemoryLog, *events: Event) -> None:
-    await log.append([Append(enclose(log.run, event, at=time.time_ns(), producer="test")) for event in events])
-
-
 async def recorded(count: int) -> list[Recorded]:
-    log = MemoryLog("r")
-    await say(log, *map(prompt, range(count)))
-    return log.records
+    return (await made.log(*map(prompt, range(count)))).records
 
 
 def write(store: StoreUrl, records: list[Recorded], per_segment: int) -> ArchiveWriter:
@@ -207,16 +198,15 @@ async def archive(log: MemoryLog, store: StoreUrl, stop: asyncio.Event | None = 
 
 
 async def test_a_whole_run_is_archived_with_its_last_word_and_none_after(store: StoreUrl) -> None:
-    log = MemoryLog("r")
-    await say(log, made.started(code_version="0"))
+    log = await made.log(made.started(code_version="0"))
     task = asyncio.create_task(archive(log, store))
     for i in range(0, 60, 3):
-        await say(log, *map(prompt, range(i, i + 3)))
+        await made.say(log, *map(prompt, range(i, i + 3)))
         await asyncio.sleep(0.005)
     async with asyncio.timeout(60):
         while await log.last(of_type("r", "archive.sealed")) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    await say(log, finished(log))
+    await made.say(log, finished(log))
     assert await task is ArchiveOutcome.FINISHED
     assert isinstance(log.records[-1].envelope.event, RunFinished)
     reader = ArchiveReader(store.url, "r", store.options)
@@ -233,7 +223,7 @@ async def test_a_whole_run_is_archived_with_its_last_word_and_none_after(store: 
 
 async def test_a_silent_log_comes_to_rest(tmp_path: Path) -> None:
     log, stop = MemoryLog("r"), asyncio.Event()
-    await say(log, prompt(0))
+    await made.say(log, prompt(0))
     task = asyncio.create_task(archive(log, at(tmp_path), stop))
     await until(lambda: len(log.records) > 1)
     await asyncio.sleep(5 * EAGER.max_age_s)
@@ -245,7 +235,7 @@ async def test_a_silent_log_comes_to_rest(tmp_path: Path) -> None:
 
 async def test_an_archivist_that_died_before_saying_so_is_completed_by_the_next(tmp_path: Path) -> None:
     log, stop = MemoryLog("r"), asyncio.Event()
-    await say(log, *map(prompt, range(5)))
+    await made.say(log, *map(prompt, range(5)))
     write(at(tmp_path), log.records, 5)
     stop.set()
     assert await archive(log, at(tmp_path), stop) is ArchiveOutcome.STOPPED
@@ -256,13 +246,13 @@ async def test_an_archivist_that_died_before_saying_so_is_completed_by_the_next(
 
 async def test_a_finished_run_that_was_resumed_goes_on(tmp_path: Path) -> None:
     log = MemoryLog("r")
-    await say(log, prompt(0), finished(log))
+    await made.say(log, prompt(0), finished(log))
     assert await archive(log, at(tmp_path)) is ArchiveOutcome.FINISHED
-    await say(log, made.resumed(code_version="0"))
+    await made.say(log, made.resumed(code_version="0"))
     task = asyncio.create_task(archive(log, at(tmp_path)))
-    await say(log, prompt(1))
+    await made.say(log, prompt(1))
     await until(lambda: not ArchiveReader(str(tmp_path), "r").closed)
-    await say(log, finished(log))
+    await made.say(log, finished(log))
     assert await task is ArchiveOutcome.FINISHED
     reader = ArchiveReader(str(tmp_path), "r")
     assert reader.closed
@@ -310,8 +300,8 @@ async def test_log_and_store_that_come_and_go(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(ObjectFolder, "create", shaky)
     task = asyncio.create_task(archive(log, at(tmp_path)))
     for i in range(60):
-        await say(log, prompt(i))
-    await say(log, finished(log))
+        await made.say(log, prompt(i))
+    await made.say(log, finished(log))
     assert await task is ArchiveOutcome.FINISHED
     assert list(ArchiveReader(str(tmp_path), "r").read()) == log.records
 
@@ -321,8 +311,7 @@ async def test_a_store_that_stays_away_ends_with_a_reason(tmp_path: Path, monkey
         raise StoreUnavailable("s3 is away")
 
     monkeypatch.setattr(ObjectFolder, "create", gone)
-    log = MemoryLog("r")
-    await say(log, prompt(0))
+    log = await made.log(prompt(0))
     writer = ArchiveWriter(str(tmp_path), "r")
     short = Backoff(first_s=0.01, deadline_s=0.1)
     with pytest.raises(DeadlineExceeded, match="archive's store: s3 is away"):

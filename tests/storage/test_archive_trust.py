@@ -15,7 +15,6 @@ from actors.archivist import ArchiveOutcome, SealPolicy, archive_run
 from schemas.archives import ArchiveSealed
 from schemas.envelope import enclose
 from schemas.errors import ArchiveDamaged, StoreUnavailable
-from schemas.event import Event
 from schemas.prompts import PromptSubmitted, Source
 from schemas.runs import RunFinished, RunResumed
 from schemas.subjects import about
@@ -38,14 +37,8 @@ def prompt(number: int, text: str = "what?") -> PromptSubmitted:
     return made.submitted(f"g{number}", text=text, source=Source("f", row=number))
 
 
-async def say(log: MemoryLog, *events: Event) -> None:
-    await log.append([Append(enclose(RUN, event, at=1, producer="test")) for event in events])
-
-
 async def recorded(count: int, text: str = "what?") -> list[Recorded]:
-    log = MemoryLog(RUN)
-    await say(log, *(prompt(number, text) for number in range(count)))
-    return log.records
+    return (await made.log(*(prompt(number, text) for number in range(count)), run=RUN)).records
 
 
 def written(folder: Path, records: list[Recorded]) -> ArchiveWriter:
@@ -177,8 +170,7 @@ def _away(self: ObjectFolder, name: str) -> bytes:
 
 
 async def test_of_all_that_is_said_of_a_run_the_last_event_is_the_last(tmp_path: Path) -> None:
-    log = MemoryLog(RUN)
-    await say(log, made.resumed(code_version="0"), prompt(0), END)
+    log = await made.log(made.resumed(code_version="0"), prompt(0), END)
     written(tmp_path, log.records)
     archived = ArchivedLog(ArchiveReader(str(tmp_path), RUN), RUN)
     assert await archived.last(about(RUN, "run", "run")) == log.records[2]
@@ -196,7 +188,7 @@ class EndsMeanwhile(MemoryLog):
 
 async def test_an_end_that_comes_between_an_archivist_s_look_and_its_word_stays_the_last(tmp_path: Path) -> None:
     log = EndsMeanwhile(RUN)
-    await say(log, prompt(0))
+    await made.say(log, prompt(0))
     policy = SealPolicy(max_age_s=0.02, look_s=0.01)
     running = archive_run(log, ArchiveWriter(str(tmp_path), RUN), "archivist", policy=policy)
     assert await asyncio.wait_for(running, 60) is ArchiveOutcome.FINISHED
@@ -216,7 +208,7 @@ class ResumedMeanwhile(MemoryLog):
 
 async def test_a_segment_is_told_of_whatever_else_comes_between(tmp_path: Path) -> None:
     log, stop = ResumedMeanwhile(RUN), asyncio.Event()
-    await say(log, prompt(0))
+    await made.say(log, prompt(0))
     stop.set()
     running = archive_run(log, ArchiveWriter(str(tmp_path), RUN), "archivist", stop=stop)
     assert await asyncio.wait_for(running, 60) is ArchiveOutcome.STOPPED

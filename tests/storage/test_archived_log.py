@@ -11,10 +11,10 @@ from storage.archive import index
 from storage.archive.index import ArchiveIndex
 from storage.archive.log import ArchivedLog
 from storage.archive.reader import ArchiveReader
-from storage.archive.writer import ArchiveWriter
 from storage.blobs import BlobStore
 from storage.log import Subjects
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.storage.archived import a_log
 
 
@@ -22,12 +22,7 @@ from tests.storage.archived import a_log
 async def was(tmp_path: Path) -> MemoryLog:
     """What was archived, in three segments."""
     log = await a_log(BlobStore(f"{tmp_path}/blobs"), [20] * 12, finished=True)
-    writer = ArchiveWriter(str(tmp_path / "archive"), "r")
-    for record in log.records:
-        writer.add(record)
-        if not record.position % 5:
-            writer.seal()
-    writer.close()
+    made.archived(tmp_path / "archive", log.records, per_segment=5)
     return log
 
 

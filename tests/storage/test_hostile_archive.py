@@ -39,7 +39,7 @@ from storage.memory_log import MemoryLog
 from storage.object_store import ObjectFolder
 from storage.weights.store import MANIFEST, WeightManifest, read_manifest, write_manifest
 from tests import made
-from tests.storage.test_archive_trust import RUN, prompt, recorded, say, written
+from tests.storage.test_archive_trust import RUN, prompt, recorded, written
 
 OUTSIDE = ["../../elsewhere", "/etc/passwd", "segments/../../x", "segments//x", "a\0b", "", ".", "..", "segments/."]
 DIGESTS = [
@@ -74,8 +74,7 @@ def changed(folder: Path, **fields: Any) -> SegmentManifest:
 
 @pytest.mark.parametrize("name", OUTSIDE)
 async def test_a_manifest_names_its_own_segment_alone(tmp_path: Path, name: str) -> None:
-    log = MemoryLog(RUN)
-    await say(log, prompt(1))
+    log = await made.log(prompt(1))
     written(tmp_path / "archive", log.records)
     manifest = changed(tmp_path / "archive", name=name)
     (tmp_path / "archive" / RUN / segment_name(1, manifest.sha256)).unlink()
@@ -192,7 +191,7 @@ def test_of_a_larger_blob_no_more_is_read_than_its_size(tmp_path: Path) -> None:
 async def test_restore_copies_no_file_that_a_blob_s_name_leads_to(tmp_path: Path) -> None:
     log = MemoryLog(RUN)
     far = Array(dtype="int32", n=1, blob=BlobRef("../../../secret", 4))
-    await say(log, made.submitted(tokens=far, source=Source("f", row=1)))
+    await made.say(log, made.submitted(tokens=far, source=Source("f", row=1)))
     written(tmp_path / "archive", log.records)
     (tmp_path / "secret").write_bytes(b"1234")
     target = MemoryLog(RUN)
@@ -267,8 +266,7 @@ def digest_of_nothing() -> str:
 
 async def test_two_manifests_name_two_segments(tmp_path: Path) -> None:
     """Else a repair of one would write over the other."""
-    log = MemoryLog(RUN)
-    await say(log, prompt(1), prompt(2))
+    log = await made.log(prompt(1), prompt(2))
     writer = ArchiveWriter(str(tmp_path), RUN)
     for record in log.records:
         writer.add(record)

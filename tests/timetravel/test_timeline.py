@@ -15,8 +15,8 @@ from slime_events.analysis.timetravel.timeline import Timeline
 from slime_events.core.state.run import RunState
 from storage.archive.log import ArchivedLog
 from storage.archive.reader import ArchiveReader
-from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.conductor.driver import Driver, dropping, make_plan
 
 EVERY = 40
@@ -105,12 +105,7 @@ async def test_what_is_not_there(log: MemoryLog, tmp_path: Path) -> None:
 
 
 async def test_an_archive_is_entered_at_the_same_moments(log: MemoryLog, tmp_path: Path) -> None:
-    writer = ArchiveWriter(str(tmp_path), "drive")
-    for record in log.records:
-        writer.add(record)
-        if not record.position % 100:
-            writer.seal()
-    writer.close()
+    made.archived(tmp_path, log.records, per_segment=100)
     archived = ArchivedLog(ArchiveReader(str(tmp_path), "drive"), "drive")
     (tmp_path / "file").touch()
     for folder in (tmp_path / "seek", tmp_path / "seek", tmp_path / "file" / "no folder"):

@@ -13,7 +13,7 @@ from slime_events.analysis.timetravel.log_position import Anchor, LogPosition, p
 from slime_events.analysis.timetravel.timeline import Timeline
 from slime_events.analysis.timetravel.view import LaterEngine, difference, facts_of, look_ahead
 from slime_events.app.cli.main import run_command
-from storage.archive.writer import ArchiveWriter
+from tests import made
 from tests.cli.small_run import ENGINE, REJECTED, events, finished, recorded, small_run
 
 CHUNK = next(i for i, event in enumerate(events(), 1) if type(event).__name__ == "RolloutProgressed")
@@ -93,11 +93,7 @@ async def test_what_a_step_changed(timeline: Timeline) -> None:
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    writer = ArchiveWriter(str(tmp_path), "small")
-    for record in recorded(finished(list(events()))):
-        writer.add(record)
-    writer.close()
-    return f"{tmp_path}/small"
+    return made.archived(tmp_path, recorded(finished(list(events()))))
 
 
 def test_the_command(archive: str, capsys: pytest.CaptureFixture[str]) -> None:

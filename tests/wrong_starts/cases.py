@@ -11,7 +11,6 @@ from slime_events.app.demo.settings import BASE, prepare_demo
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
-from storage.archive.writer import ArchiveWriter
 from tests import made
 from tests.cli.small_run import RUN, events, finished, recorded
 from tests.wrong_starts import own_code
@@ -114,10 +113,7 @@ def prepare(folder: Path) -> None:
 def _archive(folder: Path, run: str, settings: TrainSettings) -> None:
     """A recorded run: what was said in `small_run`, under these settings."""
     started = made.started(derive(settings)[0], code_version="0.1.0")
-    writer = ArchiveWriter(str(folder), run)
-    for one in recorded(finished([started, *events()[1:]])):
-        writer.add(one)
-    writer.close()
+    made.archived(folder, recorded(finished([started, *events()[1:]])))
 
 
 LOSS = ("--loss-type", "custom_loss", "--custom-loss-function-path")
