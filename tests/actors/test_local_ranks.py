@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from actors.trainer import local_ranks, ranks
 from actors.trainer.local_ranks import LocalRanks
 from schemas.errors import CheckpointMismatch, InvalidValue, RankLost, TrainerError
 from slime_events.algorithms.train_arguments import parse_train
-from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.process_environment import rank_environment, rank_secrets, rank_variables
 from storage.cancellation import end_all
+from tests import made
 
 
 class Process:
@@ -86,7 +85,7 @@ async def test_the_ranks_meeting_place_is_chosen_once_all_can_meet(monkeypatch: 
     monkeypatch.setattr(local_ranks, "RankProcess", Starting)
     monkeypatch.setattr(local_ranks, "rendezvous_address", rendezvous_address)
     trainer = TrainerSettings(hf_checkpoint="", actor_num_gpus_per_node=2)
-    async with local_ranks.local_ranks(replace(TrainSettings(), trainer=trainer)):
+    async with local_ranks.local_ranks(made.settings(trainer=trainer)):
         assert said == ["ready", "ready", "chosen", "start", "start"]
 
 

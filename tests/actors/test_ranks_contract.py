@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from actors.debug.debug_processes import UntrainedRanks
 from actors.trainer.local_ranks import local_ranks
@@ -16,10 +15,10 @@ from actors.trainer.ranks import Ranks, rendezvous_address, train
 from actors.trainer.ray_ranks import RayRanks
 from schemas.errors import CheckpointMismatch
 from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.config.settings import TrainSettings
 from slime_events.core.save_progress import SaveState
 from slime_events.core.train_batch import TrainBatch
 from storage.weights.store import WeightStore, digest_of, verify
+from tests import made
 from tests.megatron.conftest import tiny  # noqa: F401  # a fixture
 from tests.megatron.tiny import make_batch, settings_for
 from tests.simulation.parts import CriticRanks, ScriptedRanks
@@ -38,7 +37,7 @@ async def untrained(model: Path) -> AsyncIterator[Ranks]:
 @asynccontextmanager
 async def of_a_run(model: Path) -> AsyncIterator[Ranks]:
     ranks = RayRanks([])
-    await ranks.start(replace(TrainSettings(), trainer=settings_for(model)), rendezvous_address())
+    await ranks.start(made.settings(trainer=settings_for(model)), rendezvous_address())
     try:
         yield ranks
     finally:
@@ -48,7 +47,7 @@ async def of_a_run(model: Path) -> AsyncIterator[Ranks]:
 @asynccontextmanager
 async def of_a_run_with_a_critic(model: Path) -> AsyncIterator[Ranks]:
     ranks, algorithm = RayRanks([]), AlgorithmSettings(advantage_estimator="ppo")
-    settings = replace(TrainSettings(), trainer=settings_for(model), algorithm=algorithm)
+    settings = made.settings(trainer=settings_for(model), algorithm=algorithm)
     await ranks.start(settings, rendezvous_address())
     try:
         yield ranks
@@ -65,7 +64,7 @@ async def scripted_critic(model: Path) -> AsyncIterator[Ranks]:
 
 @asynccontextmanager
 async def processes(model: Path) -> AsyncIterator[Ranks]:
-    async with local_ranks(replace(TrainSettings(), trainer=settings_for(model))) as ranks:
+    async with local_ranks(made.settings(trainer=settings_for(model))) as ranks:
         yield ranks
 
 

@@ -25,9 +25,6 @@ from serve_apps.agent_command import actor
 from serve_apps.agent_command.actor import FOLDER, SOURCE, AgentCommandActor
 from serve_apps.agent_command.runner import MARK
 from serve_apps.gateway.sources import Scope, Sources
-from slime_events.core.config.agents import AgentSettings
-from slime_events.core.config.gateway import RunGatewaySettings
-from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
 from storage.jetstream.address import NatsAddress
@@ -81,9 +78,9 @@ class Scene:
     async def running(self, code: str) -> AsyncIterator[asyncio.Task[None]]:
         """The role, with this program."""
         command = f"{sys.executable} -c {shlex.quote(f'HOME = {str(self.folder)!r}; {code}')}"
-        settings = TrainSettings(
-            agents=AgentSettings(agent_command=command, agent_concurrency=2, agent_timeout=WAIT_S),
-            gateway=RunGatewaySettings(gateway=urlsplit(self.gateway.url).netloc),
+        settings = made.settings(
+            agents={"agent_command": command, "agent_concurrency": 2, "agent_timeout": WAIT_S},
+            gateway={"gateway": urlsplit(self.gateway.url).netloc},
         )
         address = RunAddress(
             run="run", nats=NatsAddress(url=""), folder=str(self.folder), blob_url="", archive_url="", weights_url=""

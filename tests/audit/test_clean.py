@@ -19,7 +19,6 @@ from slime_events.analysis.audit.audit import Audit, Report, audit, report_text
 from slime_events.analysis.audit.groups import figures
 from slime_events.analysis.audit.ledger import Rules, rules_of
 from slime_events.analysis.audit.recorded_rollouts import recorded_ends
-from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
@@ -176,7 +175,7 @@ def test_the_rules_are_in_the_settings() -> None:
 
 async def test_what_a_resumption_changes_holds_from_there_on(synchronous: Run) -> None:
     """The steps that it adds, and no other run's."""
-    given = TrainSettings(rollout=RolloutSettings(num_rollout=3, rollout_batch_size=2, n_samples_per_prompt=3))
+    given = made.settings(rollout={"num_rollout": 3, "rollout_batch_size": 2, "n_samples_per_prompt": 3})
     log = synchronous.doctored()
     log.find("run.started").event["settings"] = msgspec.to_builtins(given)
     resumed = log.insert(log.records[0], after=log.find("run.started"))

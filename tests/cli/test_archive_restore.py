@@ -12,7 +12,7 @@ from schemas.prompts import Source
 from slime_events.app.cli.commands.archive import check_blobs as blobs_of
 from slime_events.app.cli.commands.restore import MARK
 from slime_events.app.launch.run_lock import holding
-from slime_events.core.config.settings import RunSettings, TrainSettings
+from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_folder import RunFolder
 from storage.archive.reader import ArchiveReader
@@ -32,7 +32,7 @@ archive, restore = command("archive"), command("restore")
 def run(tmp_path: Path) -> RunFolder:
     """A stopped run of 30 prompts, every third of them with a blob."""
     folder = RunFolder.create(tmp_path / "runs", "r")
-    settings = TrainSettings(run=RunSettings(run="r", runs_dir=str(tmp_path / "runs")))
+    settings = made.settings(run={"run": "r", "runs_dir": str(tmp_path / "runs")})
     folder.settings.write_text(to_toml(settings))
     asyncio.run(_fill(folder, settings))
     return folder

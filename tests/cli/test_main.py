@@ -17,11 +17,10 @@ from slime_events.app.cli.commands.demo import check_arguments, make_room, prepa
 from slime_events.app.cli.commands.train import resolve_epochs
 from slime_events.app.cli.main import main
 from slime_events.core.config.data import DataSettings
-from slime_events.core.config.rollout import RolloutSettings
-from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RunFolder
 from storage import open_log
 from storage.open_log import keeping_server
+from tests import made
 from tests.cli.invoke import arguments, command
 
 HEAVY = ("torch", "ray", "sglang", "transformers", "megatron", "nats", "numpy")
@@ -84,9 +83,8 @@ def _seconds_of_children() -> float:
 def test_epochs_become_steps_by_slimes_rule(tmp_path: Path) -> None:
     data = tmp_path / "p.jsonl"
     data.write_text('{"input": "a"}\n' * 10)
-    settings = TrainSettings(
-        data=DataSettings(prompt_data=str(data), apply_chat_template=True),
-        rollout=RolloutSettings(num_epoch=3, rollout_batch_size=4),
+    settings = made.settings(
+        data={"prompt_data": str(data), "apply_chat_template": True}, rollout={"num_epoch": 3, "rollout_batch_size": 4}
     )
     resolved, note = resolve_epochs(settings)
     assert (resolved.rollout.num_rollout, resolved.rollout.num_epoch) == (7, None)
@@ -97,7 +95,7 @@ def test_epochs_become_steps_by_slimes_rule(tmp_path: Path) -> None:
 def test_epochs_over_no_file_say_which(tmp_path: Path) -> None:
     data = DataSettings(prompt_data=str(tmp_path / "none.jsonl"))
     with pytest.raises(DataError, match=r"none\.jsonl"):
-        resolve_epochs(TrainSettings(data=data, rollout=RolloutSettings(num_epoch=1)))
+        resolve_epochs(made.settings(data=data, rollout={"num_epoch": 1}))
 
 
 def test_the_demo_takes_any_flag_of_train(tmp_path: Path) -> None:

@@ -11,11 +11,10 @@ from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config.combinations import impossible
 from slime_events.core.config.derivations import derive
-from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.paths import missing_paths, require_paths
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.config.trainer import TrainerSettings
 from slime_events.loop.conductor.plan import make_plan
+from tests import made
 
 LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
 
@@ -279,9 +278,7 @@ def test_what_was_given_stays(line: str, component: str, field: str, value: obje
 
 def test_engine_and_trainer_may_begin_with_different_folders() -> None:
     def checkpoints(engine: str, trainer: str) -> tuple[str | None, str | None]:
-        given = TrainSettings(
-            engine=EngineSettings(hf_checkpoint=engine), trainer=TrainerSettings(hf_checkpoint=trainer)
-        )
+        given = made.settings(engine={"hf_checkpoint": engine}, trainer={"hf_checkpoint": trainer})
         settings, _ = derive(given)
         return settings.engine.hf_checkpoint, settings.trainer.hf_checkpoint
 

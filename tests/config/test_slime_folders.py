@@ -11,10 +11,11 @@ from slime_events.app.launch.slime_folders import as_in_slime
 from slime_events.core.config.paths import missing_paths
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
+from tests import made
 
 
 def _settings(**trainer: object) -> TrainSettings:
-    return msgspec.structs.replace(TrainSettings(), trainer=msgspec.convert(trainer, TrainerSettings))
+    return made.settings(trainer=msgspec.convert(trainer, TrainerSettings))
 
 
 @pytest.fixture

@@ -11,8 +11,6 @@ import pytest
 from schemas.errors import InvalidValue
 from schemas.runs import PromptFile
 from slime_events.app.launch.run_record import RunRecord
-from slime_events.core.config.data import DataSettings
-from slime_events.core.config.evaluation import EvalSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.prompts import prompt_files
 from slime_events.loop.prompts.prompt_files import changed_files, check_prompt_files, prompt_file, read_prompt_files
@@ -23,7 +21,7 @@ ROWS = b"".join(b'{"q": "%d"}\n' % n for n in range(200))
 
 def settings_of(path: str, *evaluated: str) -> TrainSettings:
     pairs = [word for n, one in enumerate(evaluated) for word in (f"set{n}", one)]
-    return TrainSettings(data=DataSettings(prompt_data=path), evaluation=EvalSettings(eval_prompt_data=pairs))
+    return made.settings(data={"prompt_data": path}, evaluation={"eval_prompt_data": pairs})
 
 
 def seen(path: str) -> dict[str, PromptFile]:

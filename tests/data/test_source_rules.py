@@ -157,7 +157,7 @@ def test_the_first_rows_are_looked_at_before_a_run(tmp_path: Path) -> None:
 
 
 def settings_of(path: str, **data: Any) -> TrainSettings:
-    return TrainSettings(data=DataSettings(prompt_data=path, **data), evaluation=EvalSettings())
+    return made.settings(data={"prompt_data": path, **data}, evaluation=EvalSettings())
 
 
 def test_whose_files_are_a_run_s() -> None:

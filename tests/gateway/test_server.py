@@ -26,7 +26,6 @@ from serve_apps.gateway.agents import AgentDesk
 from serve_apps.gateway.connections import RESERVE
 from serve_apps.gateway.serving import GatewayServer, HttpConfig, HttpServer, serve_until_signal
 from serve_apps.gateway.settings import GatewaySettings
-from slime_events.core.config.gateway import RunGatewaySettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
@@ -224,7 +223,7 @@ async def role(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[t
     monkeypatch.setattr(actor, "join_run", join)
     monkeypatch.setattr(actor, "LAST_S", 0.01)
     await Participant(log, "launcher").append([made.started()])
-    settings = msgspec.structs.replace(TrainSettings(), gateway=RunGatewaySettings(gateway=url.removeprefix("http://")))
+    settings = made.settings(gateway={"gateway": url.removeprefix("http://")})
     address = RunAddress(
         run="sim", nats=NatsAddress(url=""), folder=str(folder / "sim"), blob_url="", archive_url="", weights_url=""
     )

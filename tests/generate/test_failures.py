@@ -16,6 +16,7 @@ from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.function import GenerateFunction, generate_setup
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
+from tests import made
 from tests.generate.scene import a_run, events, run_until, setup
 from tests.simulation.crash import Crash, Crashed, Fate, Half
 
@@ -154,7 +155,7 @@ def test_a_function_that_is_not_there_ends_the_run_before_it_starts() -> None:
     rollout = RolloutSettings(custom_generate_function_path="nowhere.py:generate")
     with pytest.raises(PlugPointError, match=r"no file .*nowhere.py"):
         generate_setup(TrainSettings(rollout=rollout))
-    found = generate_setup(TrainSettings(rollout=RolloutSettings(custom_generate_function_path=TWO_TURNS, max_turns=2)))
+    found = generate_setup(made.settings(rollout={"custom_generate_function_path": TWO_TURNS, "max_turns": 2}))
     assert found is not None
     assert found.args["max_turns"] == 2
     assert found.args["sglang_router_ip"] == "127.0.0.1"

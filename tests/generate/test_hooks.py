@@ -18,7 +18,6 @@ from serve_apps.generate.function import DEFAULT, GenerateSetup, generate_setup
 from serve_apps.generate.hooks import SampleHook
 from serve_apps.generate.slime.requests import ROUTER
 from slime_events.core.config.data import DataSettings
-from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.conductor.user_data_source import UserDataSource
@@ -26,6 +25,7 @@ from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import digest_of, load_function, name_of
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.slime.aliases import install_slime_aliases
+from tests import made
 from tests.generate.scene import ARGS, a_run, check_log, events
 from tests.simulation.crash import Crash, Fate, Half
 from tests.simulation.parts import Letters
@@ -141,11 +141,11 @@ async def test_each_sample_of_a_list_has_its_call() -> None:
 
 def test_the_setup_of_a_run() -> None:
     assert generate_setup(TrainSettings()) is None
-    hooked = generate_setup(TrainSettings(rollout=RolloutSettings(rollout_sample_hook_path=[HOOK])))
+    hooked = generate_setup(made.settings(rollout={"rollout_sample_hook_path": [HOOK]}))
     assert hooked is not None
     assert (hooked.path, hooked.hooks) == (DEFAULT, (HOOK,))
-    sourced = generate_setup(TrainSettings(data=DataSettings(data_source_path="my.source")))
+    sourced = generate_setup(made.settings(data={"data_source_path": "my.source"}))
     assert sourced is not None
     assert sourced.path == ""
     with pytest.raises(PlugPointMissing):
-        generate_setup(TrainSettings(rollout=RolloutSettings(rollout_sample_hook_path=["sample_hook.py:nothing"])))
+        generate_setup(made.settings(rollout={"rollout_sample_hook_path": ["sample_hook.py:nothing"]}))

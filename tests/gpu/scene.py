@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
 from actors.megatron.rank import TrainerRank
 from actors.trainer.ranks import rendezvous_address
-from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import TrainBatch, TrainSample
+from tests import made
 from tests.megatron.tiny import make_model
 
 MIDDLE: dict[str, Any] = {
@@ -81,9 +80,7 @@ def settings_of(model: Path, **given: Any) -> TrainerSettings:
 
 def whole_settings(model: Path, algorithm: dict[str, Any] | None = None, **given: Any) -> TrainSettings:
     """Those of a run with that trainer."""
-    return replace(
-        TrainSettings(), trainer=settings_of(model, **given), algorithm=AlgorithmSettings(**(algorithm or {}))
-    )
+    return made.settings(trainer=settings_of(model, **given), algorithm=algorithm or {})
 
 
 @contextmanager

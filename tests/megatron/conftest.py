@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from msgspec.structs import replace
 
 from actors.megatron.rank import TrainerRank
 from actors.trainer.ranks import rendezvous_address
 from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.trainer_points import rank_args
+from tests import made
 from tests.megatron.tiny import make_model, settings_for
 
 torch.set_num_threads(1)
@@ -37,7 +36,7 @@ def trainer() -> Callable[..., Any]:
     def build(folder: Path, algorithm: dict[str, Any] | None = None, **settings: Any) -> Iterator[TrainerRank]:
         chosen = AlgorithmSettings(**(algorithm or {}))
         given = settings_for(folder, **settings)
-        shown = rank_args(replace(TrainSettings(), trainer=given, algorithm=chosen))
+        shown = rank_args(made.settings(trainer=given, algorithm=chosen))
         rank = TrainerRank(given, chosen, 0, 1, rendezvous_address(), shown)
         try:
             yield rank

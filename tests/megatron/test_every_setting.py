@@ -17,6 +17,7 @@ from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.settings import TrainSettings
+from tests import made
 from tests.megatron.tiny import make_batch, make_model
 
 Trainer = Callable[..., Any]
@@ -142,7 +143,7 @@ KNOWN: dict[str, tuple[str, dict[str, float]]] = {}
 
 
 def sentences(given: Given) -> list[str]:
-    settings, notes = derive(replace(TrainSettings(), algorithm=AlgorithmSettings(**given)))
+    settings, notes = derive(made.settings(algorithm=given))
     return [note for note in (*notes, *idle_settings(settings)) if "no effect" in note]
 
 

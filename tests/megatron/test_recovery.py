@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import pytest
 import torch
-from msgspec.structs import replace
 
 from actors.megatron.rank import TrainerRank
 from actors.trainer.ranks import rendezvous_address
@@ -18,9 +17,9 @@ from schemas.steps import StepCommitted
 from schemas.trainers import Fidelity, TrainerRestored
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.audit.steps import APPROXIMATE
-from slime_events.core.config.settings import TrainSettings
 from slime_events.core.state.run import RunPhase
 from slime_events.core.train_batch import StepResult, TrainBatch
+from tests import made
 from tests.megatron.tiny import make_model, settings_for
 from tests.scripted_engine import Script
 from tests.simulation.simulation import Simulation, make_plan
@@ -54,7 +53,7 @@ SCHEDULE = {"lr_warmup_iters": 1, "lr_decay_style": "cosine", "lr_decay_iters": 
 
 async def ranks_of(model: Path) -> RayRanks:
     ranks = RayRanks([])
-    await ranks.start(replace(TrainSettings(), trainer=settings_for(model, **SCHEDULE)), rendezvous_address())
+    await ranks.start(made.settings(trainer=settings_for(model, **SCHEDULE)), rendezvous_address())
     return ranks
 
 

@@ -21,12 +21,7 @@ from slime_events.analysis.metrics.rollouts import (
 )
 from slime_events.analysis.metrics.sample import SampleFigures
 from slime_events.analysis.metrics.steps import train_metrics, trainer_metrics
-from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.config.engine import EngineSettings
-from slime_events.core.config.metrics import MetricsSettings
-from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.config.trainer import TrainerSettings
 from tests import made
 from tests.metrics.rows import EVERYTHING, batch, rollout, rows_of
 
@@ -117,7 +112,7 @@ def test_shares_are_of_all_samples() -> None:
 def test_correct_answers_lie_in_quarters_of_the_longest() -> None:
     lengths = [0, 1, 2, 3, 4, 5]
     said = [event for n in lengths for event in rollout(f"a-s{n}", [-float(n)] * n, 1.0)]
-    settings = TrainSettings(metrics=EVERYTHING, rollout=RolloutSettings(rollout_max_response_len=4))
+    settings = made.settings(metrics=EVERYTHING, rollout={"rollout_max_response_len": 4})
     found = values([*said, batch(0, {f"a-s{n}": 1.0 for n in lengths})], settings)
     quarters = [found[f"rollout/correct_length/p{part}"] for part in (25, 50, 75, 100)]
     assert quarters == [2 / 6, 1 / 6, 1 / 6, 1 / 6]
@@ -137,7 +132,7 @@ def test_advantages_are_told_where_they_follow_from_rewards() -> None:
     said = [*rollout("a-s0", [-1.0], 1.0), *rollout("a-s1", [-1.0], 0.0), batch(0, {"a-s0": 1.0, "a-s1": 0.5})]
     assert values(said)["rollout/advantages"] == pytest.approx(0.75)
     for elsewhere in ({"advantage_estimator": "ppo"}, {"use_opd": True}, {"custom_advantage_function_path": "m.f"}):
-        settings = TrainSettings(algorithm=AlgorithmSettings(**elsewhere))  # type: ignore[arg-type]
+        settings = made.settings(algorithm=elsewhere)
         assert "rollout/advantages" not in values(said, settings)
 
 
@@ -194,7 +189,7 @@ def test_calls_of_a_function_are_no_samples() -> None:
 
 def test_engines_of_several_devices_count_as_those() -> None:
     said = [*rollout("a-s0", [-1.0] * 4, 1.0), batch(0, {"a-s0": 1.0})]
-    settings = TrainSettings(engine=EngineSettings(rollout_num_gpus=8, rollout_num_gpus_per_engine=2))
+    settings = made.settings(engine={"rollout_num_gpus": 8, "rollout_num_gpus_per_engine": 2})
     assert values(said, settings)["perf/tokens_per_gpu_per_sec"] == pytest.approx(4 / 0.3 / 8)
 
 
@@ -255,10 +250,10 @@ def test_what_a_function_says_of_its_turns_goes_before_the_log() -> None:
 
 @pytest.mark.parametrize(("train_step", "size", "at"), [(False, 8, 3), (True, None, 3), (True, 8, 6), (True, 5, 9)])
 def test_where_a_row_stands_on_the_axis_of_rollouts(train_step: bool, size: int | None, at: int) -> None:
-    settings = TrainSettings(
-        metrics=MetricsSettings(wandb_always_use_train_step=train_step),
-        rollout=RolloutSettings(rollout_batch_size=4, n_samples_per_prompt=4),
-        trainer=TrainerSettings(global_batch_size=size),
+    settings = made.settings(
+        metrics={"wandb_always_use_train_step": train_step},
+        rollout={"rollout_batch_size": 4, "n_samples_per_prompt": 4},
+        trainer={"global_batch_size": size},
     )
     assert values([batch(3, {"a-s0": 1.0})], settings)["rollout/step"] == at
     assert values([HELD], settings)["eval/step"] == at
@@ -266,7 +261,7 @@ def test_where_a_row_stands_on_the_axis_of_rollouts(train_step: bool, size: int 
 
 @pytest.mark.parametrize(("steps", "at"), [(None, 3), (1, 3), (4, 12)])
 def test_where_a_row_stands_on_the_axis_of_training(steps: int | None, at: int) -> None:
-    settings = TrainSettings(trainer=TrainerSettings(num_steps_per_rollout=steps))
+    settings = made.settings(trainer={"num_steps_per_rollout": steps})
     assert values([replace(COMMITTED, step=3)], settings)["train/step"] == at
 
 

@@ -11,11 +11,7 @@ from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import StopReason
 from schemas.turns import TurnRole
 from slime_events.analysis.metrics.fold import AXES, axis_of
-from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.config.engine import EngineSettings
-from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.config.trainer import TrainerSettings
 from tests import made
 from tests.cli.small_run import events
 from tests.metrics.rows import EVERYTHING, batch, rollout, rows_of
@@ -87,7 +83,7 @@ def test_each_flag_adds_its_own_names(flag: dict[str, object], names: set[str]) 
 
 
 def test_a_step_has_slimes_names() -> None:
-    (row,) = rows_of([COMMITTED], TrainSettings(trainer=TrainerSettings(num_steps_per_rollout=2)))
+    (row,) = rows_of([COMMITTED], made.settings(trainer={"num_steps_per_rollout": 2}))
     values = row.values
     same = ("loss", "pg_loss", "pg_clipfrac", "ppo_kl", "grad_norm", "kl_loss", "tis", "tis_clipfrac", "opsm_clipfrac")
     assert {name: values[f"train/{name}"] for name in same} == {name: TRAINED[name] for name in same}
@@ -146,10 +142,8 @@ def test_figures_of_a_batch() -> None:
         *rollout("b-s1", [-2.0, -2.0], 1.0, text="ab" * 6000),
         batch(4, {"a-s0": 1.0, "a-s1": 0.0, "b-s0": 1.0, "b-s1": 1.0}),
     ]
-    settings = TrainSettings(
-        metrics=EVERYTHING,
-        engine=EngineSettings(rollout_num_gpus=2),
-        rollout=RolloutSettings(rollout_max_response_len=4),
+    settings = made.settings(
+        metrics=EVERYTHING, engine={"rollout_num_gpus": 2}, rollout={"rollout_max_response_len": 4}
     )
     ((values,),) = ([row.values for row in rows_of(said, settings)],)
     seconds = 1.2  # from the first request to the seal
@@ -200,7 +194,7 @@ def test_no_correct_sample_gives_no_figures_of_correct_ones() -> None:
 def test_zero_std_is_counted_where_a_prompt_has_several_answers_for_it() -> None:
     said = [*rollout("a-s0", [-1.0], 0.5), *rollout("a-s1", [-1.0], 0.5), batch(0, {"a-s0": 0.5, "a-s1": 0.5})]
     (grpo,), (ppo,) = (
-        rows_of(said, TrainSettings(algorithm=AlgorithmSettings(advantage_estimator=name))) for name in ("grpo", "ppo")
+        rows_of(said, made.settings(algorithm={"advantage_estimator": name})) for name in ("grpo", "ppo")
     )
     assert grpo.values["rollout/zero_std/count_0.5"] == 1
     assert not [name for name in ppo.values if "zero_std" in name]
@@ -265,10 +259,10 @@ def test_a_run_on_the_rollouts_of_another_has_what_its_own_log_has() -> None:
 
 
 def test_train_steps_on_every_axis() -> None:
-    settings = TrainSettings(
+    settings = made.settings(
         metrics=replace(EVERYTHING, wandb_always_use_train_step=True),
-        rollout=RolloutSettings(rollout_batch_size=4, n_samples_per_prompt=4),
-        trainer=TrainerSettings(global_batch_size=8, num_steps_per_rollout=2),
+        rollout={"rollout_batch_size": 4, "n_samples_per_prompt": 4},
+        trainer={"global_batch_size": 8, "num_steps_per_rollout": 2},
     )
     sealed, committed = rows_of([batch(3, {"a-s0": 1.0}), COMMITTED], settings)
     assert sealed.values["rollout/step"] == committed.values["rollout/step"] == committed.values["train/step"] == 6

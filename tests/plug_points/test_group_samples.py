@@ -14,9 +14,6 @@ from schemas.event import Event
 from schemas.groups import GroupAccepted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted
-from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.config.reward import RewardSettings
-from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupState
@@ -29,6 +26,7 @@ from slime_events.plugins.slime.aliases import _current_name
 from slime_events.plugins.texts import Texts
 from slime_events.plugins.trainer_points import LOSS, POST_PROCESS, points_in_use, rank_args
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.cli.small_run import GROUPS, RUN, events, recorded
 
 
@@ -104,7 +102,7 @@ def test_secrets_are_filled_in_for_the_function_that_needs_them(
 ) -> None:
     monkeypatch.setenv("OWN_HOST", "here")
     monkeypatch.delenv("OWN_NOWHERE", raising=False)
-    settings = TrainSettings(rollout=RolloutSettings(custom_config={"tool": value}))
+    settings = made.settings(rollout={"custom_config": {"tool": value}})
     args = ArgsView.of_run(settings)
     assert (args.tool, rank_args(settings)["tool"]) == (seen, seen)
     assert ("tool" in args, "tools" in args, "tool" in list(args)) == (True, False, True)
@@ -112,9 +110,8 @@ def test_secrets_are_filled_in_for_the_function_that_needs_them(
 
 def test_points_in_use_are_those_that_are_named() -> None:
     assert list(points_in_use(TrainSettings())) == []
-    settings = TrainSettings(
-        algorithm=AlgorithmSettings(custom_loss_function_path="a.b"),
-        reward=RewardSettings(custom_reward_post_process_path="c.d"),
+    settings = made.settings(
+        algorithm={"custom_loss_function_path": "a.b"}, reward={"custom_reward_post_process_path": "c.d"}
     )
     assert list(points_in_use(settings)) == [(LOSS, "a.b"), (POST_PROCESS, "c.d")]
 

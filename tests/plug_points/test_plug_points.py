@@ -13,12 +13,12 @@ import pytest
 
 from schemas.errors import NameTaken, PlugPointError, PlugPointMissing
 from slime_events.core.config.reward import RewardSettings
-from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.args_view import ArgsView, for_one_call
 from slime_events.plugins.filters.dynamic_sampling import check_reward_nonzero_std
 from slime_events.plugins.loader import OUR_PACKAGES, digest_of, load_function, name_of
 from slime_events.plugins.slime.modules import SLIME_MODULES, SLIME_PATHS
+from tests import made
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def test_all_plug_points_have_one_list_of_names() -> None:
         if name not in ("run", "debug", "agents", "gateway")
     ]
     added = {"tool_url": "http://t", "rm_type": "mine"}
-    args = ArgsView.of_run(TrainSettings(rollout=RolloutSettings(custom_config=added)))
+    args = ArgsView.of_run(made.settings(rollout={"custom_config": added}))
     assert {name for group in groups for name in group.__struct_fields__} <= set(args)
     assert (args.tool_url, args.rm_type, args.sglang_router_port) == ("http://t", "mine", 0)
     assert "nats_creds" not in args

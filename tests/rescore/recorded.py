@@ -9,11 +9,7 @@ import msgspec
 
 from schemas.arrays import unpack
 from schemas.rewards import RewardFailureKind
-from slime_events.core.config.engine import EngineSettings
-from slime_events.core.config.reward import RewardSettings
-from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.loop.conductor.cycle import Policy
 from slime_events.plugins.args_view import ArgsView
@@ -21,6 +17,7 @@ from slime_events.plugins.filters.decide import make_group_filter
 from slime_events.plugins.rewards.dispatch import built_in
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
 from slime_events.plugins.sample import Sample
+from tests import made
 from tests.scripted_engine import Script
 from tests.simulation.parts import InstantPool
 from tests.simulation.simulation import Simulation, make_plan
@@ -31,17 +28,17 @@ GROUPS, SAMPLES = 2, 3
 
 def settings(**rollout: Any) -> TrainSettings:
     """Whole settings of a run that is graded by a coin."""
-    return TrainSettings(
-        rollout=RolloutSettings(
-            num_rollout=5,
-            rollout_batch_size=GROUPS,
-            n_samples_per_prompt=SAMPLES,
-            rollout_max_response_len=24,
+    return made.settings(
+        rollout={
+            "num_rollout": 5,
+            "rollout_batch_size": GROUPS,
+            "n_samples_per_prompt": SAMPLES,
+            "rollout_max_response_len": 24,
             **rollout,
-        ),
-        reward=RewardSettings(rm_type="random"),
-        engine=EngineSettings(hf_checkpoint="base"),
-        trainer=TrainerSettings(hf_checkpoint="base", global_batch_size=GROUPS * SAMPLES, num_steps_per_rollout=1),
+        },
+        reward={"rm_type": "random"},
+        engine={"hf_checkpoint": "base"},
+        trainer={"hf_checkpoint": "base", "global_batch_size": GROUPS * SAMPLES, "num_steps_per_rollout": 1},
     )
 
 

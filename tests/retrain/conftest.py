@@ -11,10 +11,9 @@ import pytest
 
 from schemas.arrays import unpack
 from schemas.weights import WeightsPublished
-from slime_events.core.config.settings import TrainSettings
-from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.run_reader import OpenedRun
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.audit.doctored import Doctored
 from tests.conductor.driver import dropping
 from tests.scripted_engine import Script
@@ -32,7 +31,7 @@ class Recorded:
     disk: dict[str, bytes]
 
     def opened(self, log: MemoryLog | None = None, base: Path | None = None) -> OpenedRun:
-        settings = TrainSettings(trainer=TrainerSettings(hf_checkpoint=str(base or "")))
+        settings = made.settings(trainer={"hf_checkpoint": str(base or "")})
         return OpenedRun(log or self.log, settings, unpack, None, "sim")
 
     def doctored(self) -> Doctored:

@@ -9,7 +9,7 @@ import pytest
 from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.analysis.retrain.settings import is_same, topology_text, with_base, with_topology
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.config.trainer import TrainerSettings
+from tests import made
 
 
 def folder_of(path: Path) -> Path:
@@ -19,7 +19,7 @@ def folder_of(path: Path) -> Path:
 
 
 def settings(**trainer: object) -> TrainSettings:
-    return TrainSettings(trainer=TrainerSettings(**trainer))  # type: ignore[arg-type]
+    return made.settings(trainer=trainer)
 
 
 def test_the_runs_own_is_taken_where_it_is_there(tmp_path: Path) -> None:

@@ -6,10 +6,9 @@ import pytest
 
 from schemas.errors import InvalidValue, MissingPart, UngradableSample
 from slime_events.app.launch.preflight import _check_plug_points
-from slime_events.core.config.reward import RewardSettings
-from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.rewards.dispatch import built_in, check_installed, import_heavy
 from slime_events.plugins.sample import Sample
+from tests import made
 
 needs_package = pytest.mark.skipif(
     importlib.util.find_spec("math_verify") is None, reason="pip install 'slime-events[math-verify]'"
@@ -23,7 +22,7 @@ def test_without_the_package_one_sentence_before_the_start(monkeypatch: pytest.M
         with pytest.raises(MissingPart, match="pip install math-verify"):
             check("boxed_math-verify")
     with pytest.raises(InvalidValue, match="--rm-type math-verify needs math-verify"):
-        _check_plug_points(TrainSettings(reward=RewardSettings(rm_type="math-verify")))
+        _check_plug_points(made.settings(reward={"rm_type": "math-verify"}))
 
 
 def test_a_package_that_is_there_and_broken_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

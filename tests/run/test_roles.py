@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 from schemas.errors import TrainerError
 from slime_events.app.launch.roles import ARCHIVIST, ENGINE_SHARE, ENGINES, GRADER, RANK_SHARE, TRAINER, Roles
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.process_environment import DETERMINISTIC
+from tests import made
 
 
 @pytest.mark.parametrize("is_on", [False, True])
@@ -32,7 +32,7 @@ def test_a_deterministic_trainer_s_processes_alone_have_its_variables(*, is_on: 
     address: Any = SimpleNamespace(run="sim", folder="")
 
     async def start() -> None:
-        roles = Roles(cluster, replace(TrainSettings(), trainer=trainer), address)
+        roles = Roles(cluster, made.settings(trainer=trainer), address)
         for role in (GRADER, TRAINER):
             roles.start(role)
 

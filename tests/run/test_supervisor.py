@@ -23,8 +23,6 @@ from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.app.launch import supervisor
 from slime_events.app.launch.roles import ARCHIVIST
 from slime_events.app.launch.supervisor import Supervisor
-from slime_events.core.config.rollout import RolloutSettings
-from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from slime_events.core.state.run import RunPhase
@@ -56,7 +54,7 @@ async def watch(worker: Participant, folder: Path, *events: Event, note: Any = l
 
     archivist = asyncio.get_running_loop().create_future()
     roles: Any = SimpleNamespace(tasks={ARCHIVIST: archivist}, stop=lambda role: archivist.cancel())
-    settings = TrainSettings(rollout=RolloutSettings(rollout_batch_size=1, num_rollout=1, rollout_deadline=0.1))
+    settings = made.settings(rollout={"rollout_batch_size": 1, "num_rollout": 1, "rollout_deadline": 0.1})
     run_folder: Any = SimpleNamespace(path=folder, logs=folder, archive=folder / "archive", named="sim")
     view: Any = SimpleNamespace(begin=lambda *_: archivist.set_result(None), tick=lambda *_: None, note=note)
     progress = Progress("sim")

@@ -15,12 +15,10 @@ from schemas.steps import StepCommitted
 from schemas.trainers import Fidelity, TrainerRestored
 from schemas.weights import WeightsPublished
 from slime_events.analysis.audit.audit import Audit, audit, report_text
-from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.config.settings import TrainSettings
-from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.state.run import RunPhase
 from slime_events.core.train_batch import StepResult, TrainBatch
 from storage.weights.store import verify
+from tests import made
 from tests.scripted_engine import Script
 from tests.simulation.parts import NoisyRanks, ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan
@@ -119,5 +117,5 @@ async def test_the_last_checkpoint_is_saved_where_its_step_was_skipped(tmp_path:
     ],
 )
 def test_a_critic_and_an_exact_run_train_again(trainer: dict[str, Any], algorithm: dict[str, Any], most: int) -> None:
-    settings = TrainSettings(trainer=TrainerSettings(**trainer), algorithm=AlgorithmSettings(**algorithm))
+    settings = made.settings(trainer=trainer, algorithm=algorithm)
     assert TrainerPlan.of(settings, "").retrains == most

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from slime_events.core.config.engine import EngineSettings
-from slime_events.core.config.rollout import RolloutSettings
-from slime_events.core.config.settings import TrainSettings
 from slime_events.core.context import context_of, longest_of
+from tests import made
 
 
 @pytest.mark.parametrize(
@@ -60,8 +58,8 @@ def test_a_checkpoint_without_a_config(tmp_path: Path) -> None:
 )
 def test_the_smallest_limit_of_a_run(tmp_path: Path, flag: int | None, engine: int | None, context: int) -> None:
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 1000}')
-    settings = TrainSettings(
-        rollout=RolloutSettings(rollout_max_context_len=flag),
-        engine=EngineSettings(hf_checkpoint=str(tmp_path), sglang={} if engine is None else {"context_length": engine}),
+    settings = made.settings(
+        rollout={"rollout_max_context_len": flag},
+        engine={"hf_checkpoint": str(tmp_path), "sglang": {} if engine is None else {"context_length": engine}},
     )
     assert context_of(settings) == context

@@ -170,7 +170,7 @@ def test_ends_and_resumptions() -> None:
     resumed = made.resumed()
     driver.say(resumed)
     assert (driver.state.phase, driver.state.failure) == (RunPhase.RUNNING, "")
-    finished = made.finished("all_steps")  # type: ignore[arg-type]
+    finished = made.finished("all_steps")
     over = False
     for event, expected in ((failed, True), (resumed, False), (finished, True), (PromptRejected, True)):
         over = is_over(over, event)  # type: ignore[arg-type]
