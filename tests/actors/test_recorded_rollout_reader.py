@@ -17,7 +17,6 @@ from schemas.rollouts import (
     Timings,
     WeightSpan,
 )
-from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.trajectory import content_digest
@@ -46,7 +45,7 @@ def completed(sample: str, start: int, **more: object) -> RolloutCompleted:
 
 
 async def opened(*events: Event) -> OpenedRun:
-    return OpenedRun(await made.log(*events, run="first"), TrainSettings(), unpack, None, "archive/first")
+    return made.opened(await made.log(*events, run="first"), where="archive/first")
 
 
 def recall(sample: str = "g-s1") -> ReusedRollout:

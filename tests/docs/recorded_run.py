@@ -31,7 +31,7 @@ def run_settings() -> TrainSettings:
 async def recorded_run() -> OpenedRun:
     """It, opened."""
     log = await made.log(*events(), run=RUN, at=1_700_000_000_000_000_000, apart=10**8)
-    return OpenedRun(log, run_settings(), unpack, None, RUN)
+    return made.opened(log, run_settings(), RUN)
 
 
 def events() -> Iterator[Event]:

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.errors import DataError, InvalidValue
 from schemas.groups import GroupRejected
@@ -22,7 +21,6 @@ from slime_events.analysis.export.export import Layout, export, make_writer
 from slime_events.analysis.export.sample import ExportedPrompt, Fate
 from slime_events.analysis.export.writers import table_of
 from slime_events.core.config.data import DataSettings
-from slime_events.core.config.toml import settings_from
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.loop.prompts.prompt import PromptRow
 from slime_events.loop.prompts.source import PromptSource
@@ -162,7 +160,7 @@ async def test_a_learner_s_samples_are_those_of_the_run_that_it_follows(archived
         run="sim", where=archived, position=1, version=1, weights_digest="", optimizer_digest="", follows=True
     )
     log = await made.log(made.started(branched=branched), batch, run="learner")
-    learner = OpenedRun(log, settings_from({}), unpack, None, "")
+    learner = made.opened(log, where="")
     done = await export(learner, make_writer(Layout.JSONL, f"{tmp_path}/all.jsonl"), list(Fate))
     rows = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
     trained = [row for row in rows if row["fate"] == Fate.TRAINED]

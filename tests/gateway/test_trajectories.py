@@ -19,8 +19,6 @@ from slime_events.analysis.audit.audit import Audit, audit, report_text
 from slime_events.analysis.lineage.lineage import Kind, LineageQuery
 from slime_events.analysis.lineage.resolve import lineage
 from slime_events.app.cli.render.lineage_text import lineage_text
-from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.core.trajectory import read_trajectory
 from slime_events.loop.conductor.outside_rollouts import Limits, OutsideRollouts
@@ -28,6 +26,7 @@ from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.plugins.rewards.outcome import Outcome
 from slime_events.plugins.sample import Sample
 from storage.follow import Follower
+from tests import made
 from tests.gateway.test_gateway import Gateway
 from tests.scripted_engine import Script
 from tests.simulation.parts import InstantPool
@@ -89,7 +88,7 @@ async def test_a_finished_group_is_trained_on_as_it_was_sent(simulation: Simulat
     assert all(one.recalls for one in simulation.events(RolloutRequested) if one.group == name)
     report = await audit(simulation.log.read_records(), Audit("sim", fetch=unpack, files=False))
     assert report.clean, report_text(report, 0)
-    run = OpenedRun(simulation.log, TrainSettings(), unpack, None, "here")
+    run = made.opened(simulation.log)
     for index in range(2):
         told_of = await lineage(run, LineageQuery(kind=Kind.SAMPLE, value=f"{name}-s{index}"))
         assert "a producer outside (quiz)" in lineage_text(told_of)

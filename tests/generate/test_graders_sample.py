@@ -12,10 +12,10 @@ from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, Rollo
 from slime_events.analysis.rescore.change import make_change
 from slime_events.analysis.rescore.rescore import rescore
 from slime_events.core.config.reward import RewardSettings
-from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import read_trajectory
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.sample import Sample
+from tests import made
 from tests.generate.scene import a_run, check_log, events, run_until, setup
 from tests.rescore.recorded import settings as run_settings
 from tests.scripted_engine import Script
@@ -58,7 +58,7 @@ async def test_live_and_in_a_rescore(tmp_path: Path, monkeypatch: pytest.MonkeyP
     wanted = {f"train-0-00000{g}-s{s}": (2 + 2 * g + s) * 100 + g * 10 + 2 * g + s for g in (0, 1) for s in (0, 1)}
     assert {event.sample: event.value for event in events(run, RewardAssigned)} == wanted
     change = make_change(run_settings(max_turns=3), ["--custom-rm-path", reward.custom_rm_path or ""])
-    report = await rescore(OpenedRun(run.log, change.before, unpack, None, "sim"), change)
+    report = await rescore(made.opened(run.log, change.before, "sim"), change)
     assert (report.samples.graded, report.samples.changed, report.samples.failed) == (4, 0, {})
 
 

@@ -75,7 +75,7 @@ class Learning:
         point = await read_point(self.parent, self.version, self.where)
         branched = structs.replace(point, cursors={}, follows=True)
         await Participant(self.log, "learner").append([made.started(branched=branched)])
-        parent = OpenedRun(self.parent, settings_from({}), unpack, None, str(self.folder / "parent"))
+        parent = made.opened(self.parent, where=str(self.folder / "parent"))
         await ranks_at(parent, self.version, self.ranks)
         await self.ranks.save_checkpoint(CheckpointFolders(str(self.folder / "checkpoints")).of(self.version))
         self.ranks.trained.clear()

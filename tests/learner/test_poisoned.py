@@ -6,17 +6,16 @@ import json
 from pathlib import Path
 
 from actors.archivist import archive_run
-from schemas.arrays import unpack
 from schemas.steps import StepCommitted
 from slime_events.analysis.lineage.resolve import samples_in_lineage
 from slime_events.analysis.query import samples_where
-from slime_events.core.config.toml import settings_from
-from slime_events.core.run.run_reader import OpenedRun, open_run
+from slime_events.core.run.run_reader import open_run
 from slime_events.loop.learner.batches import preview
 from slime_events.loop.learner.overrides import Overrides
 from slime_events.plugins.sample import Sample
 from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.learner.learning import Learning
 from tests.scripted_engine import Script
 from tests.simulation.parts import InstantPool, by_text
@@ -59,7 +58,7 @@ async def poisoned(folder: Path) -> tuple[MemoryLog, set[str]]:
 
 async def test_a_poisoned_source_is_found_dropped_and_gone_from_the_lineage(tmp_path: Path) -> None:
     log, truth = await poisoned(tmp_path)
-    found = set(await samples_where(OpenedRun(log, settings_from({}), unpack, None, "memory"), BY_SOURCE))
+    found = set(await samples_where(made.opened(log, where="memory"), BY_SOURCE))
     assert found == truth, "precision and recall of the query"
     learning = Learning(log, tmp_path / "second", Overrides(dropped=frozenset(found)), steps=STEPS)
     outlook = await preview(log.read(), learning.batches())

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from schemas.arrays import unpack
 from schemas.event import Event
 from schemas.runs import Branched
 from slime_events.core.run.run_reader import OpenedRun
@@ -18,19 +17,19 @@ from tests.cli import small_run
 
 async def opened(log_events: Sequence[Event], run: str = small_run.RUN, where: str = "here") -> OpenedRun:
     """A run whose log says this."""
-    return OpenedRun(await made.log(*log_events, run=run), settings_in_force(log_events), unpack, None, where)
+    return made.opened(await made.log(*log_events, run=run), settings_in_force(log_events), where)
 
 
 def with_algorithm(run: OpenedRun, **changes: object) -> OpenedRun:
     """The same run with another algorithm."""
     algorithm = msgspec.structs.replace(run.settings.algorithm, **changes)
     settings = msgspec.structs.replace(run.settings, algorithm=algorithm)
-    return OpenedRun(run.log, settings, run.fetch, None, run.where)
+    return made.opened(run.log, settings, run.where)
 
 
 async def small() -> OpenedRun:
     """The small run."""
-    return OpenedRun(await small_run.small_run(), settings_in_force(small_run.events()), unpack, None, "here")
+    return made.opened(await small_run.small_run(), settings_in_force(small_run.events()))
 
 
 async def archived_parent(tmp_path: Path) -> str:

@@ -29,10 +29,10 @@ from slime_events.app.cli.commands.show_run import read_whole_run
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.app.launch.view import screen
 from slime_events.core.batch_columns import LOSS_MASKS, make_column
-from slime_events.core.config.settings import TrainSettings
 from slime_events.core.credit import CreditRule
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.model.agent_session import AgentSession
+from tests import made
 from tests.agents.stage import ASKED, Stage, ask, seal
 from tests.lineage.opened import opened
 from tests.scripted_engine import Script
@@ -61,7 +61,7 @@ async def _recorded(stage: Stage) -> OpenedRun:
             if one["status"] == 201:
                 await ask(client, one, ASKED)
                 await seal(client, one, reward=0.0)
-    return OpenedRun(stage.simulation.log, TrainSettings(), unpack, None, "here")
+    return made.opened(stage.simulation.log)
 
 
 async def _of(run: OpenedRun, kind: Kind, value: object) -> Lineage:
@@ -166,7 +166,7 @@ async def an_open_turn(
 
 async def test_an_open_session_is_told_with_its_open_turn(tmp_path: Path) -> None:
     async with an_open_turn(tmp_path) as (stage, client, session, asking):
-        run = OpenedRun(stage.simulation.log, TrainSettings(), unpack, None, "here")
+        run = made.opened(stage.simulation.log)
         (told,) = (await _of(run, Kind.SAMPLE, session["sample"])).sessions
         assert (told.sealed, told.paths, [one.turn for one in told.open]) == (None, (), [0])
         await asking

@@ -12,6 +12,7 @@ from slime_events.analysis.lineage.resolve import NEWEST, lineage, samples_in_li
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.model import lookup
 from slime_events.model.ancestry import VersionRange
+from tests import made
 from tests.cli.small_run import BATCHES, GROUPS, REJECTED, RUN, events
 from tests.lineage.long import Counting, long_run
 from tests.lineage.opened import opened, with_algorithm
@@ -146,7 +147,7 @@ async def test_the_step_of_a_group_is_searched_for_and_not_read_for(monkeypatch:
     steps = 40
     run = await long_run(steps)
     counting = Counting(run.log)
-    run = OpenedRun(counting, run.settings, run.fetch, None, run.where)
+    run = made.opened(counting, run.settings, run.where)
     for step in (0, 1, 17, steps - 1):
         counting.looks = 0
         (sample,) = (await _of(run, Kind.SAMPLE, f"train-0-{step:06d}-s0")).samples

@@ -19,6 +19,7 @@ from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery, M
 from slime_events.analysis.lineage.resolve import SourceLine, lineage, to_json
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.model.ancestry import JoinedRun, VersionRange
+from tests import made
 from tests.cli.small_run import BATCHES, GROUPS, REJECTED, RUN, events
 from tests.lineage.long import Counting, long_run
 from tests.lineage.opened import opened, with_algorithm
@@ -187,7 +188,7 @@ async def test_a_group_without_a_verdict_has_the_samples_that_it_may_have() -> N
     said = [event for event in events() if not isinstance(event, GroupAccepted) or event.group != "inbox-aa"]
     run = await opened([event for event in said if getattr(event, "step", None) != 1])
     settings = replace(run.settings, rollout=replace(run.settings.rollout, n_samples_per_prompt=2))
-    told = await _of(OpenedRun(run.log, settings, run.fetch, None, "here"), Kind.GROUP, "inbox-aa")
+    told = await _of(made.opened(run.log, settings), Kind.GROUP, "inbox-aa")
     assert [one.sample for one in told.samples] == ["inbox-aa-s0", "inbox-aa-s1"]
     assert (told.groups[0].decision, told.groups[0].step, len(told.notes)) == (None, None, 1)
 
@@ -201,16 +202,16 @@ async def test_an_evaluation_s_group_has_as_many_as_its_settings_say(each: int, 
     ]
     run = await opened(said)
     settings = replace(run.settings, evaluation=replace(run.settings.evaluation, n_samples_per_eval_prompt=each))
-    told = await _of(OpenedRun(run.log, settings, run.fetch, None, "here"), Kind.GROUP, GROUPS[0])
+    told = await _of(made.opened(run.log, settings), Kind.GROUP, GROUPS[0])
     assert len(told.samples) == count, "the log has two"
 
 
 async def test_a_sample_is_told_without_reading_the_others() -> None:
     run = await opened(list(events()))
     counting = Asks(run.log)
-    await _of(OpenedRun(counting, run.settings, run.fetch, None, "here"), Kind.SAMPLE, f"{BATCHES[0][0]}-s0")
+    await _of(made.opened(counting, run.settings), Kind.SAMPLE, f"{BATCHES[0][0]}-s0")
     assert not [subject for subject in counting.asked if f"{BATCHES[0][0]}-s1" in subject]
-    white = with_algorithm(OpenedRun(counting, run.settings, run.fetch, None, "here"), normalize_advantages=True)
+    white = with_algorithm(made.opened(counting, run.settings), normalize_advantages=True)
     await _of(white, Kind.SAMPLE, f"{BATCHES[0][0]}-s0")
     assert [subject for subject in counting.asked if f"{BATCHES[0][0]}-s1" in subject], "whitening is over the batch"
 

@@ -9,7 +9,7 @@ from tests.made.logs import archived, log, recorded, say
 from tests.made.prompts import evaluated, submitted
 from tests.made.rewards import accepted, assigned, rejected, reward_failed
 from tests.made.rollouts import completed, failed, progressed, requested, suspended, turn
-from tests.made.run_settings import settings
+from tests.made.run_settings import opened, settings
 from tests.made.runs import finished, resumed, started
 from tests.made.training import activated, committed, published, saved, sealed
 
@@ -24,6 +24,7 @@ __all__ = [
     "failed",
     "finished",
     "log",
+    "opened",
     "progressed",
     "published",
     "recorded",

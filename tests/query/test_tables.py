@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 
-from schemas.arrays import unpack
 from schemas.event import Event
 from schemas.rollouts import RolloutRequested
 from slime_events.analysis.query import RunTables, tables_of
 from slime_events.analysis.query.tables import TABLES
-from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.run_reader import OpenedRun
 from tests import made
 from tests.cli.small_run import GROUPS, REJECTED, RUN, write
 from tests.lineage.opened import opened, small
@@ -104,9 +101,7 @@ async def test_a_version_is_active_once_the_first_engine_runs_it() -> None:
         made.activated(engine="one", seconds=0.5, lag=2.0),
         made.activated(engine="other", seconds=0.25, lag=3.0),
     ]
-    run = OpenedRun(
-        await write(said), TrainSettings(), unpack, None, "here"
-    )  # a tenth of a second from one to the next
+    run = made.opened(await write(said))  # a tenth of a second from one to the next
     async with tables_of(run) as tables:
         times = await rows(tables, 'SELECT version, min("time"), max("time") FROM activations GROUP BY version')
         found = await rows(
@@ -156,7 +151,7 @@ async def test_times_of_a_sample_and_of_a_step() -> None:
 
     step = made.committed(weights_digest="d", optimizer_digest="o", seconds={"train": 0.5, "save": 0.25})
     said: list[Event] = [made.started(), request(0), request(1), step]
-    run = OpenedRun(await write(said), TrainSettings(), unpack, None, "here")
+    run = made.opened(await write(said))
     async with tables_of(run) as tables:
         assert await rows(tables, "SELECT seconds, seconds_by_part['save'] FROM steps") == [(0.75, 0.25)]
         first = await rows(tables, "SELECT min(\"time\") FROM events WHERE type = 'rollout.requested'")

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from schemas.arrays import unpack
 from schemas.rewards import RewardFailureKind
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
@@ -73,7 +72,7 @@ async def record(folder: Path, run: TrainSettings, grade: Any = coin, **plan: An
 
 def opened(sim: Simulation, run: TrainSettings) -> OpenedRun:
     """The run as a command opens it."""
-    return OpenedRun(sim.log, run, unpack, None, "sim")
+    return made.opened(sim.log, run, "sim")
 
 
 def with_filter(run: TrainSettings, path: str | None) -> TrainSettings:

@@ -22,8 +22,8 @@ from slime_events.core.batch_columns import BatchCredit, BatchMasks
 from slime_events.core.config.agents import AgentSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.credit import CreditRule
-from slime_events.core.run.run_reader import OpenedRun
 from slime_events.loop.learner.overrides import Overrides, read_overrides, write_overrides
+from tests import made
 from tests.agents.stage import ASKED, Stage, ask, seal
 from tests.learner.learning import Learning
 from tests.rescore.recorded import settings
@@ -65,7 +65,7 @@ async def _recorded(folder: Path, rule: CreditRule, *, graded_by_run: bool = Fal
 
 async def _rescored(stage: Stage, rule: CreditRule, other: CreditRule, out: io.BytesIO | None = None) -> Report:
     run = _settings(rule)
-    opened = OpenedRun(stage.simulation.log, run, unpack, None, "sim")
+    opened = made.opened(stage.simulation.log, run, "sim")
     return await rescore(opened, make_change(run, _flags(other)), out)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from schemas.arrays import unpack
 from schemas.weights import WeightsPublished
 from slime_events.core.run.run_reader import OpenedRun
 from storage.memory_log import MemoryLog
@@ -32,7 +31,7 @@ class Recorded:
 
     def opened(self, log: MemoryLog | None = None, base: Path | None = None) -> OpenedRun:
         settings = made.settings(trainer={"hf_checkpoint": str(base or "")})
-        return OpenedRun(log or self.log, settings, unpack, None, "sim")
+        return made.opened(log or self.log, settings, "sim")
 
     def doctored(self) -> Doctored:
         return Doctored.of("sim", self.log.records)

@@ -19,7 +19,6 @@ from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.audit.recorded_rollouts import RecordedEnd
 from slime_events.analysis.query import samples_where
 from slime_events.core.config.data import DataSettings
-from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.run import RunPhase
 from slime_events.core.trajectory import Trajectories
@@ -59,7 +58,7 @@ async def first_run(tmp_path: Path, **plan: Any) -> Simulation:
 
 
 def archive_of(sim: Simulation) -> OpenedRun:
-    return OpenedRun(sim.log, TrainSettings(), unpack, None, "archive/first")
+    return made.opened(sim.log, where="archive/first")
 
 
 async def recalling(

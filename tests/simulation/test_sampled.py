@@ -16,8 +16,6 @@ from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
 from slime_events.core.config.data import DataSettings
-from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.prompt_sampler import make_prompt_sampler
 from slime_events.loop.conductor.prompts import PromptFeed
@@ -29,6 +27,7 @@ from slime_events.model.branch_point import read_point, with_draws
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.sample import Sample
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.replay.replayed import policy_for, replayed
 from tests.scripted_engine import Script
 from tests.simulation.crash import Scene, Scope
@@ -168,7 +167,7 @@ async def test_the_conductor_dies_at_each_of_its_appends(tmp_path: Path) -> None
 
 async def recorded_rows(sim: Simulation, **data: Any) -> ArchivedPrompts:
     """The prompts of a simulated run, as those of an archive."""
-    opened = OpenedRun(sim.log, TrainSettings(), unpack, None, "archive/first")
+    opened = made.opened(sim.log, where="archive/first")
     rows = await read_rows(opened, 1.0)
     await read_members(opened, dict(enumerate(rows)))
     low, high = data.get("low", 0.0), data.get("high", 1.0)

@@ -37,6 +37,7 @@ from storage.archive.writer import ArchiveWriter
 from storage.blobs import BlobStore
 from storage.log import ForeignRecord, Readable, Recorded
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.cli import small_run
 from tests.replay.golden import LOGS as DECIDED
 from tests.replay.golden import recorded_of
@@ -194,7 +195,7 @@ def _without_foreign(log: MemoryLog, folder: Path) -> ArchiveReader:
 
 
 def _opened(log: Readable) -> OpenedRun:
-    return OpenedRun(log, settings_in_force(small_run.events()), unpack, None, "here")
+    return made.opened(log, settings_in_force(small_run.events()))
 
 
 async def _asked(opened: OpenedRun, folder: Path) -> dict[str, Any]:
