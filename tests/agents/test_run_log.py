@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from schemas.arrays import Array, pack_log_probs, pack_tokens, unpack
+from schemas.arrays import Array, unpack
 from schemas.errors import AccessDenied, EngineError, StoreUnavailable
 from schemas.event import Event, Purpose
 from schemas.rollouts import (
@@ -34,34 +34,23 @@ from storage.log import Append, EventLog, Recorded, once
 from storage.memory_log import MemoryLog
 from storage.nats.accounts import Access
 from storage.open_log import own_server
-from tests.made import progressed, requested
+from tests import made
 
 RUN, SAMPLE, NEVER_S = "told", "c-s0", 3600.0
-REQUEST = requested(SAMPLE, prompt=[1, 2], max_new_tokens=4, purpose=Purpose.CALL)
+REQUEST = made.requested(SAMPLE, prompt=[1, 2], max_new_tokens=4, purpose=Purpose.CALL)
 TOKENS = np.array([5, 6, 7], np.int32)
 LOG_PROBS = np.array([-1.0, -2.0, -3.0], np.float32)
 
 
 def chunk(start: int, end: int) -> RolloutProgressed:
-    return progressed(SAMPLE, TOKENS[start:end], start=start, log_probs=LOG_PROBS[start:end])
+    return made.progressed(SAMPLE, TOKENS[start:end], start=start, log_probs=LOG_PROBS[start:end])
 
 
 def completed(start: int) -> RolloutCompleted:
-    return RolloutCompleted(
-        sample=SAMPLE,
-        group="c",
-        attempt=0,
-        start=start,
-        length=len(TOKENS),
-        prompt_length=2,
-        stop=StopReason.LENGTH,
-        text="",
-        spans=(WeightSpan(0, len(TOKENS), 0),),
-        digest=content_digest(TOKENS, LOG_PROBS),
-        engine="e",
-        tokens=pack_tokens(TOKENS[start:]),
-        log_probs=pack_log_probs(LOG_PROBS[start:]),
-    )
+    return made.completed(
+        SAMPLE, TOKENS[start:], LOG_PROBS[start:], start=start, prompt_length=2, stop=StopReason.LENGTH,
+        spans=(WeightSpan(0, len(TOKENS), 0),), digest=content_digest(TOKENS, LOG_PROBS),
+    )  # fmt: skip
 
 
 class Deaf(MemoryLog):
@@ -85,7 +74,7 @@ async def called(log: EventLog, look_s: float) -> AsyncIterator[tuple[RunLog, Ca
         yield place, await place.call(REQUEST, since=at - 1), Participant(log, "engine")
 
 
-async def made(engine: Participant, event: Event) -> Recorded:
+async def appended(engine: Participant, event: Event) -> Recorded:
     """An event of an engine's, in the log."""
     envelope = engine.enclose(event)
     append = once(envelope) if isinstance(event, RolloutCompleted) else Append(envelope)
@@ -102,22 +91,22 @@ async def ended(call: Call) -> list[int]:
 
 async def test_what_is_told_is_there_at_once() -> None:
     async with called(MemoryLog(RUN), NEVER_S) as (place, call, engine):
-        first = await made(engine, chunk(0, 1))
+        first = await appended(engine, chunk(0, 1))
         assert call.trajectory.length == 0
         await engine.log.notify(place.worker.id, [first])
         assert call.trajectory.length == 1
         await engine.log.notify(place.worker.id, [first])
         assert call.trajectory.length == 1, "what is told twice counts once"
-        await engine.log.notify(place.worker.id, [await made(engine, completed(1))])
+        await engine.log.notify(place.worker.id, [await appended(engine, completed(1))])
         assert await ended(call) == TOKENS.tolist()
 
 
 async def test_behind_what_was_not_told_the_log_is_read() -> None:
     """Which has all of it, in order."""
     async with called(MemoryLog(RUN), NEVER_S) as (place, call, engine):
-        await made(engine, chunk(0, 1))
-        await engine.log.notify(place.worker.id, [await made(engine, chunk(1, 2))])
-        await engine.log.notify(place.worker.id, [await made(engine, completed(2))])
+        await appended(engine, chunk(0, 1))
+        await engine.log.notify(place.worker.id, [await appended(engine, chunk(1, 2))])
+        await engine.log.notify(place.worker.id, [await appended(engine, completed(2))])
         assert await ended(call) == TOKENS.tolist()
 
 
@@ -134,8 +123,8 @@ async def test_what_cannot_be_read_now_is_read_later() -> None:
     async with RunLog(log, fetch, _as_is, attempts=1, look_s=NEVER_S) as place:
         (at,) = await place.worker.append([REQUEST])
         call, engine = await place.call(REQUEST, since=at - 1), Participant(log, "engine")
-        await log.notify(place.worker.id, [await made(engine, chunk(0, 1))])
-        await log.notify(place.worker.id, [await made(engine, completed(1))])
+        await log.notify(place.worker.id, [await appended(engine, chunk(0, 1))])
+        await log.notify(place.worker.id, [await appended(engine, completed(1))])
         assert await ended(call) == TOKENS.tolist()
 
 
@@ -143,15 +132,13 @@ async def test_what_cannot_be_read_now_is_read_later() -> None:
 async def test_what_nobody_tells_is_looked_for(log: MemoryLog, look_s: float) -> None:
     """Whether it was lost on the way or may not be heard."""
     async with called(log, look_s) as (_, call, engine):
-        await made(engine, chunk(0, 1))
-        await made(engine, completed(1))
+        await appended(engine, chunk(0, 1))
+        await appended(engine, completed(1))
         assert await ended(call) == TOKENS.tolist()
 
 
 def failed(attempt: int) -> RolloutFailed:
-    return RolloutFailed(
-        sample=SAMPLE, group="c", attempt=attempt, kind=FailureKind.ENGINE, message="the input is too long", engine="e"
-    )
+    return made.failed(SAMPLE, attempt=attempt, message="the input is too long")
 
 
 async def test_a_generation_that_fails_each_time_is_asked_for_as_often_as_it_may_be() -> None:
@@ -163,7 +150,7 @@ async def test_a_generation_that_fails_each_time_is_asked_for_as_often_as_it_may
         for attempt in range(3):
             while attempt not in (requested := await attempts(log)):  # noqa: ASYNC110 - the log has no such event
                 await asyncio.sleep(0.01)
-            await made(engine, failed(attempt))
+            await appended(engine, failed(attempt))
         with pytest.raises(EngineError, match="the input is too long"):
             await call.ended
     assert requested == [0, 1, 2]
@@ -175,7 +162,7 @@ async def test_what_was_asked_for_again_can_be_ended_before_an_engine_takes_it()
     async with RunLog(log, unpack, _as_is, attempts=3, look_s=0.01) as place, asyncio.timeout(20):
         (at,) = await place.worker.append([REQUEST])
         call, engine = await place.call(REQUEST, since=at - 1), Participant(log, "engine")
-        await made(engine, failed(0))
+        await appended(engine, failed(0))
         while await attempts(log) != [0, 1]:  # noqa: ASYNC110 - the log has no such event
             await asyncio.sleep(0.01)
         await place.calls.abort(call, "its session was sealed")
@@ -206,8 +193,8 @@ async def test_a_gateway_hears_with_its_own_credentials(
             assert is_deaf is not agents
             (at,) = await engine.append([REQUEST])
             call = await place.call(REQUEST, since=at - 1)
-            await made(engine, chunk(0, 1))
-            last = await made(engine, completed(1))
+            await appended(engine, chunk(0, 1))
+            last = await appended(engine, completed(1))
             if agents:
                 await roles.connection.publish(
                     f"{notifications(RUN, place.worker.id)}.event", b"nothing that can be read"

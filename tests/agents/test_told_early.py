@@ -14,12 +14,12 @@ from schemas.errors import AccessDenied, Conflict
 from schemas.event import Event
 from schemas.sessions import SessionOpened
 from schemas.subjects import everything_about
-from schemas.weights import WeightsActivated
 from serve_apps.agents.run_log import RunLog
 from slime_events.core.run.participant import Participant
 from storage.log import Fence, Recorded
 from storage.memory_log import MemoryLog
-from tests.agents.test_run_log import REQUEST, RUN, SAMPLE, chunk, completed, made
+from tests import made
+from tests.agents.test_run_log import REQUEST, RUN, SAMPLE, appended, chunk, completed
 
 OPENED = SessionOpened(sample="g-s0", attempt=0, group="g", sender="t", key="k", gateway="gw")
 OTHER = msgspec.structs.replace(OPENED, gateway="other", attempt=1)
@@ -49,8 +49,7 @@ def place_of(log: MemoryLog, *, tells_early: bool = True) -> RunLog:
 
 
 async def activated(log: MemoryLog, engine: str) -> None:
-    event = WeightsActivated(version=0, engine=engine, digest="", seconds=0.0)
-    await made(Participant(log, "engine"), event)
+    await appended(Participant(log, "engine"), made.activated(engine=engine))
 
 
 async def test_an_engine_is_told_of_requests_before_they_are_stored() -> None:
@@ -72,7 +71,7 @@ async def test_the_engine_that_was_heard_last_is_told() -> None:
     log = Telling()
     await activated(log, "old")
     async with place_of(log) as place:
-        place._on_notified(await made(Participant(log, "engine"), chunk(0, 1)))
+        place._on_notified(await appended(Participant(log, "engine"), chunk(0, 1)))
         await place.append([REQUEST], Fence(ABOUT, 0))
         assert [whom for whom, *_ in log.early] == ["e"]
         assert "agents' calls" in {task.get_name() for task in asyncio.all_tasks()}
@@ -123,11 +122,11 @@ async def test_a_call_that_another_gateway_requested_is_read() -> None:
         assert await place.read_call(SAMPLE) is None
         other = Participant(log, "gateway")
         await other.append([REQUEST])
-        await made(other, chunk(0, 1))
+        await appended(other, chunk(0, 1))
         call = await place.read_call(SAMPLE)
         assert call is not None
         assert (call.request, call.requested, call.trajectory.length) == (REQUEST, True, 1)
-        await made(other, completed(1))
+        await appended(other, completed(1))
         ended: Any = await call.ended
         assert ended.length == call.trajectory.length == 3
         place.calls.close(SAMPLE)

@@ -59,8 +59,7 @@ async def journal_of(log: MemoryLog, engine: str, script: Script | None = None, 
 
 
 async def test_of_two_engines_one_may_call_the_tool() -> None:
-    log = MemoryLog("r")
-    await Participant(log, "conductor").append([REQUEST])
+    log = await made.log(REQUEST)
     zombie, heir = await journal_of(log, "zombie"), await journal_of(log, "heir")
     assert isinstance(await heir.begin_call(CALL), InFlight)
     with pytest.raises(Conflict):
@@ -71,8 +70,7 @@ async def test_of_two_engines_one_may_call_the_tool() -> None:
 
 
 async def test_an_engine_that_lost_the_rollout_ends_no_turn() -> None:
-    log = MemoryLog("r")
-    await Participant(log, "conductor").append([REQUEST])
+    log = await made.log(REQUEST)
     zombie = await journal_of(log, "zombie")
     calling = await zombie.begin_call(CALL)
     assert isinstance(calling, InFlight)
@@ -89,8 +87,7 @@ async def test_an_engine_that_lost_the_rollout_ends_no_turn() -> None:
 
 
 async def test_turns_side_by_side_say_so() -> None:
-    log = MemoryLog("r")
-    await Participant(log, "conductor").append([REQUEST])
+    log = await made.log(REQUEST)
     journal = await journal_of(log, "e")
     for count in (2, 1):
         same = (journal.generate(unpack(REQUEST.prompt), REQUEST.sampling, None) for _ in range(count))
@@ -101,8 +98,7 @@ async def test_turns_side_by_side_say_so() -> None:
 
 async def test_a_prompt_goes_on_from_the_newest_turn_that_it_holds_whole() -> None:
     """What it adds is observed; one that rewrites history goes on from nothing, and is observed whole."""
-    log = MemoryLog("r")
-    await Participant(log, "conductor").append([REQUEST])
+    log = await made.log(REQUEST)
     journal = await journal_of(log, "e")
     prompt = unpack(REQUEST.prompt)
 
@@ -127,8 +123,7 @@ async def test_a_prompt_goes_on_from_the_newest_turn_that_it_holds_whole() -> No
 
 
 async def begun_log() -> MemoryLog:
-    log = MemoryLog("r")
-    await Participant(log, "conductor").append([REQUEST])
+    log = await made.log(REQUEST)
     return log
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
+from schemas.arrays import pack, unpack
 from schemas.batches import BatchSealed
 from schemas.event import Event
 from schemas.ids import group_of
-from schemas.rollouts import RolloutCompleted, StopReason, WeightSpan
+from schemas.rollouts import WeightSpan
 from slime_events.analysis.metrics.fold import MetricsFold, MetricsRow
 from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.config.settings import TrainSettings
@@ -42,17 +42,12 @@ def rollout(
     **fields: object,
 ) -> list[Event]:
     """A request, its completion and its reward; every token is of version 0."""
-    group, count = group_of(sample), len(log_probs)
-    asked = made.requested(sample, index=0, prompt=[1, 2], seed=5)
-    done = RolloutCompleted(**{
-        "sample": sample, "group": group, "attempt": 0, "start": 0, "length": count, "prompt_length": 2, "text": "",
-        "stop": StopReason.STOP, "spans": (WeightSpan(0, count, 0),), "digest": "", "engine": "e",
-        "tokens": pack_tokens(range(count)), "log_probs": pack_log_probs(log_probs),
-        "loss_mask": None if mask is None else pack(mask, "int8"), **fields,
-    })  # fmt: skip
+    count = len(log_probs)
+    usual = {"prompt_length": 2, "spans": (WeightSpan(0, count, 0),)}
+    loss_mask = None if mask is None else pack(mask, "int8")
     return [
-        asked,
-        done,
+        made.requested(sample, index=0, prompt=[1, 2], seed=5),
+        made.completed(sample, range(count), log_probs, loss_mask=loss_mask, **usual | fields),
         made.assigned(sample, value=reward, grader="g", detail=detail),
     ]
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from schemas.arrays import pack_log_probs, pack_tokens, unpack
-from schemas.prompts import PromptSubmitted, Source
+from schemas.arrays import pack_tokens, unpack
+from schemas.prompts import PromptSubmitted
 from schemas.rollouts import Place, RolloutCompleted, StopReason, WeightSpan
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.trajectory import Trajectory
@@ -39,17 +39,15 @@ TOOLS = [{"name": "calculate"}]
 
 
 def asked(**fields: Any) -> PromptSubmitted:
-    usual = {"group": "g", "text": "the group's", "tokens": pack_tokens([1, 2]), "source": Source(path="p")}
-    return PromptSubmitted(**{**usual, **fields})
+    return made.submitted(**{"text": "the group's", "tokens": [1, 2]} | fields)
 
 
 def done(**fields: Any) -> RolloutCompleted:
     usual: dict[str, Any] = {
-        "sample": "g-s3", "group": "g", "attempt": 0, "start": 0, "length": 2, "prompt_length": 2, "text": "ab",
-        "stop": StopReason.LENGTH, "spans": (WeightSpan(0, 1, 4), WeightSpan(1, 2, 5)), "digest": "", "engine": "e",
-        "tokens": pack_tokens([3, 4]), "log_probs": pack_log_probs([-0.5, -0.25]),
+        "sample": "g-s3", "tokens": [3, 4], "log_probs": [-0.5, -0.25], "prompt_length": 2, "text": "ab",
+        "stop": StopReason.LENGTH, "spans": (WeightSpan(0, 1, 4), WeightSpan(1, 2, 5)),
     }  # fmt: skip
-    return RolloutCompleted(**usual | fields)
+    return made.completed(**usual | fields)
 
 
 def test_a_prompt_s_text_is_the_group_s_or_the_sample_s_own() -> None:

@@ -20,7 +20,7 @@ from slime_events.core.run.run_reader import OpenedRun, open_run
 from storage.archive.manifest import SegmentManifest
 from storage.memory_log import MemoryLog
 from tests import made
-from tests.cli.small_run import RUN, appends, events, finished, recorded
+from tests.cli.small_run import RUN, appends, events, finished, recorded, write
 from tests.lineage.opened import archived_parent, small
 
 SAID = finished(events())
@@ -46,23 +46,17 @@ async def rows(opened: OpenedRun, cache: Path, *names: str) -> dict[str, list[tu
         return {name: sorted((await tables.sql(f"FROM {name}")).rows(), key=repr) for name in names or ASKED}
 
 
-async def log_of(said: Sequence[Event]) -> MemoryLog:
-    log = MemoryLog(RUN)
-    await log.append(appends(list(said)))
-    return log
-
-
 @pytest.mark.parametrize("archived", [7, len(SAID)])
 async def test_archive_and_log_join_without_a_seam(tmp_path: Path, archived: int) -> None:
     archive(tmp_path / "archive", SAID[:archived], per_segment=5)
-    live = await with_archive(tmp_path / "archive", await log_of(SAID))
+    live = await with_archive(tmp_path / "archive", await write(SAID))
     assert await rows(live, tmp_path / "tables") == await rows(await small(), tmp_path / "none")
     assert list((tmp_path / "tables").rglob("event-*.parquet"))
 
 
 async def test_an_archive_of_another_history_is_not_read(tmp_path: Path) -> None:
     archive(tmp_path / "archive", [SAID[0], *SAID[2:]], per_segment=5)
-    live = await with_archive(tmp_path / "archive", await log_of(SAID))
+    live = await with_archive(tmp_path / "archive", await write(SAID))
     assert await rows(live, tmp_path / "tables") == await rows(await small(), tmp_path / "none")
     assert not (tmp_path / "tables").exists()
 
@@ -70,12 +64,12 @@ async def test_an_archive_of_another_history_is_not_read(tmp_path: Path) -> None
 async def test_an_archive_that_is_away_is_done_without(tmp_path: Path) -> None:
     archive(tmp_path / "archive", SAID, per_segment=5)
     shutil.rmtree(tmp_path / "archive" / RUN / "segments")
-    live = await with_archive(tmp_path / "archive", await log_of(SAID))
+    live = await with_archive(tmp_path / "archive", await write(SAID))
     assert await rows(live, tmp_path / "tables") == await rows(await small(), tmp_path / "none")
 
 
 async def test_a_live_run_answers_with_what_is_there_now(tmp_path: Path) -> None:
-    log = await log_of(SAID[:20])
+    log = await write(SAID[:20])
     live = await with_archive(tmp_path / "nowhere", log)
     async with tables_of(live, cache=tmp_path / "tables") as tables:
         count = "SELECT count(*), max(position) FROM events"

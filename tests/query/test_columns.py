@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from schemas.arrays import Array, pack, pack_log_probs, pack_tokens, unpack
+from schemas.arrays import Array, pack, pack_tokens, unpack
 from schemas.event import Event
-from schemas.rollouts import RolloutCompleted, StopReason, Timings, WeightSpan
+from schemas.rollouts import RolloutCompleted, Timings, WeightSpan
 from slime_events.analysis.query import event_tables
 from slime_events.analysis.query.columns import struct_columns, to_json
 from slime_events.analysis.query.event_tables import EVENT_TABLES, RowBuilder, type_in
@@ -102,11 +102,10 @@ def test_what_json_has_no_place_for_is_told_as_a_text() -> None:
 
 def completion(**fields: Any) -> RolloutCompleted:
     usual: dict[str, Any] = {
-        "sample": "g-s0", "group": "g", "attempt": 0, "start": 2, "length": 6, "prompt_length": 2, "text": "",
-        "stop": StopReason.STOP, "spans": (WeightSpan(0, 3, 4), WeightSpan(4, 6, 5)), "digest": "", "engine": "e",
-        "tokens": pack_tokens([3, 4, 5, 6]), "log_probs": pack_log_probs([-0.5] * 4),
+        "tokens": [3, 4, 5, 6], "log_probs": [-0.5] * 4, "start": 2, "prompt_length": 2,
+        "spans": (WeightSpan(0, 3, 4), WeightSpan(4, 6, 5)),
     }  # fmt: skip
-    return RolloutCompleted(**usual | fields)
+    return made.completed(**usual | fields)
 
 
 def token_rows(*said: Event) -> list[dict[str, Any]]:

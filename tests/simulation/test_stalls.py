@@ -19,7 +19,6 @@ from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.decide import Stall
 from slime_events.plugins.rewards.outcome import Outcome
 from slime_events.plugins.sample import Sample
-from storage.memory_log import MemoryLog
 from tests import made
 from tests.scripted_engine import Script
 from tests.simulation.parts import InstantPool, Line, ScriptedRanks
@@ -83,8 +82,7 @@ async def test_whoever_hangs_the_run_ends_with_what_it_waited_for(tmp_path: Path
 
 async def test_a_log_that_is_away_too_long_ends_the_conductor_by_name(tmp_path: Path) -> None:
     """The log's own deadline is over: nobody can say anything any more, and the process ends with it."""
-    log = MemoryLog("sim")
-    await Participant(log, "launcher").append([made.started()])
+    log = await made.log(made.started(), run="sim")
     line = Line(log, is_cut=True)
     conductor = make_conductor(Participant(line, "conductor"), PLAN, make_feed(tmp_path, ["one"], {}))
     with pytest.raises(LogUnavailable):

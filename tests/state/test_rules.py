@@ -12,7 +12,7 @@ from schemas.event import Purpose
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.ids import INBOX
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
-from schemas.rollouts import RolloutCompleted, StopReason, WeightSpan
+from schemas.rollouts import RolloutCompleted, WeightSpan
 from schemas.runs import Branched, FinishReason, RunFailed
 from schemas.workers import WorkerLost
 from slime_events.core.state.apply import apply
@@ -225,17 +225,11 @@ def sibling(number: int, **changes: Any) -> RolloutCompleted:
         "sample": f"g0000-s0-{number}",
         "group": "g0000",
         "attempt": 2,
-        "start": 0,
         "length": 3,
-        "prompt_length": 1,
-        "stop": StopReason.STOP,
-        "text": "t",
         "spans": (WeightSpan(0, 3, 4),),
-        "digest": "d",
-        "engine": "e",
         "rollout": "g0000-s0",
     }
-    return RolloutCompleted(**(fields | changes))
+    return made.completed(**fields | changes)
 
 
 def test_further_samples_of_a_rollout_join_at_their_place(told: Told) -> None:

@@ -44,9 +44,7 @@ def settings_of(folder: Path, config: dict[str, Any], tinker: str | None = None,
 
 
 async def log_of(branched: Branched | None = None) -> MemoryLog:
-    log = MemoryLog("sim")
-    await Participant(log, "launcher").append([made.started(branched=branched)])
-    return log
+    return await made.log(made.started(branched=branched), run="sim")
 
 
 CONFIG = {"architectures": ["TinyForCausalLM"], "vocab_size": 300, "max_position_embeddings": 64, "model_type": "tiny"}
