@@ -10,9 +10,8 @@ import pytest
 from actors.grader import Grader
 from schemas.event import Event
 from schemas.groups import RejectionCause
-from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
-from schemas.rollouts import RolloutCompleted, RolloutRequested
+from schemas.rollouts import RolloutCompleted
 from slime_events.core.run.participant import Participant
 from slime_events.loop.training.pending_rewards import PendingRewards
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
@@ -23,14 +22,6 @@ from storage.log import once
 from storage.memory_log import MemoryLog
 from tests import made
 from tests.simulation.parts import InstantPool
-
-
-def prompt(group: str) -> PromptSubmitted:
-    return made.submitted(group, text="p")
-
-
-def requested(sample: str) -> RolloutRequested:
-    return made.requested(sample, max_new_tokens=4)
 
 
 def completed(sample: str) -> RolloutCompleted:
@@ -51,7 +42,7 @@ def due(ungraded: PendingRewards) -> list[tuple[str, list[str]]]:
     return [(group, list(samples)) for group, samples in ungraded.take()]
 
 
-BEGUN = [prompt("g"), requested("g-s0"), requested("g-s1")]
+BEGUN = [made.submitted(), made.requested("g-s0"), made.requested("g-s1")]
 
 
 async def test_samples_are_due_once() -> None:

@@ -19,9 +19,7 @@ from benchmarks.processes import Watch, proportional_bytes
 from benchmarks.registry import LONG, NAMES, chosen
 from benchmarks.table import HEAD, cells, markdown, text
 from schemas.event import Event
-from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, Timings, WeightSpan
-from schemas.steps import StepCommitted
 from storage.log import Recorded
 from tests import made
 
@@ -32,28 +30,18 @@ def _said(at_ms: int, event: Event) -> Recorded:
     return made.recorded(event, at=at_ms * MS, first=at_ms)[0]
 
 
-def _committed(step: int, seconds: dict[str, float]) -> StepCommitted:
-    return made.committed(step, seconds=seconds)
-
-
 def _completed(sample: str, version: int, generating: float) -> RolloutCompleted:
-    return made.completed(
-        sample, group="g", length=1, spans=(WeightSpan(0, 1, version),), timings=Timings(generating=generating),
-    )  # fmt: skip
-
-
-def _rewarded(sample: str, seconds: float) -> RewardAssigned:
-    return made.assigned(sample, group="g", grader="m", seconds=seconds)
+    return made.completed(sample, spans=(WeightSpan(0, 1, version),), timings=Timings(generating=generating))
 
 
 def test_a_step_is_split_into_work_and_what_no_work_covers() -> None:
     log = [
-        _said(100, _committed(0, {"train": 0.05})),
+        _said(100, made.committed(0, seconds={"train": 0.05})),
         _said(120, made.activated(1, seconds=0.010)),
         _said(170, _completed("g-s0", 1, 0.065)),  # held its request since 105, the weights since 120
         _said(180, _completed("g-s1", 1, 0.030)),
-        _said(190, _rewarded("g-s1", 0.002)),
-        _said(250, _committed(1, {"batch": 0.01, "train": 0.04})),
+        _said(190, made.assigned("g-s1", seconds=0.002)),
+        _said(250, made.committed(1, seconds={"batch": 0.01, "train": 0.04})),
     ]
     (step,) = step_times(log)
     assert step.step == 1
@@ -112,7 +100,7 @@ def test_a_flood_comes_and_goes() -> None:
     log = []
     for step in range(flood.STEPS):
         slow = 2 if flood.way_of(step) == "nats" else 1
-        log.append(_said((log[-1].envelope.at // MS if log else 0) + 100 * slow, _committed(step, {})))
+        log.append(_said((log[-1].envelope.at // MS if log else 0) + 100 * slow, made.committed(step)))
     assert [round(figure.value or 0, 6) for figure in flood.figures(log, [])] == [1.0, 2.0]
 
 

@@ -45,15 +45,11 @@ def custom(log: MemoryLog, **args: Any) -> CustomGenerate:
     return CustomGenerate(setup("graded", **args), Letters(), log, unpack, 1)
 
 
-def completed(sample: str) -> RolloutCompleted:
-    return made.completed(sample, group="g", length=1)
-
-
 def rewards(samples: list[Sample], purpose: Purpose = Purpose.TRAIN, **args: Any) -> dict[str, float]:
     """Of the samples of one rollout, by their names."""
     making = custom(MemoryLog("r"), **args)
     names = [f"g-s0-{number}" if number else "g-s0" for number in range(len(samples))]
-    events = [completed(name) for name in (*names[1:], names[0])]
+    events = [made.completed(name) for name in (*names[1:], names[0])]
     request = made.requested(prompt=REQUEST.prompt, sampling=REQUEST.sampling, seed=7, purpose=purpose)
     try:
         function, returned = making._function(setup("graded").path), samples if len(samples) > 1 else samples[0]
@@ -94,7 +90,7 @@ async def test_it_reads_up_to_the_last_that_was_said_and_stops_where_it_has_ende
         await worker.append([TurnBegun(sample="g-s0", index=0, role=TurnRole.ASSISTANT, asked="a", engine="lost")])
         record = await making._read(rollout)
         assert (rollout.trajectory.position, record.next_index) == (2, 1)
-        await worker.append([completed("g-s0")])
+        await worker.append([made.completed()])
         with pytest.raises(Conflict):
             await making._read(rollout)
     finally:

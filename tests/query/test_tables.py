@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from schemas.event import Event
-from schemas.rollouts import RolloutRequested
 from slime_events.analysis.query import RunTables, tables_of
 from slime_events.analysis.query.tables import TABLES
 from tests import made
@@ -114,19 +113,12 @@ async def test_a_version_is_active_once_the_first_engine_runs_it() -> None:
 
 async def test_a_sample_that_was_asked_for_again() -> None:
     """At once after a failure, and after a suspension."""
-    said: list[Event] = [
-        made.started(),
-        made.submitted(),
-    ]
-
-    def request(attempt: int, sample: str) -> RolloutRequested:
-        return made.requested(sample, group="g", index=0, seed=5, attempt=attempt)
-
+    said: list[Event] = [made.started(), made.submitted()]
     failed = made.failed("g-s0")
     rest = made.suspended("g-s0", 0, attempt=1)
     asked = "SELECT sample, attempts, suspensions, status, failure FROM samples ORDER BY sample"
     states = []
-    for more in (request(0, "g-s0"), failed, request(1, "g-s0"), rest, request(2, "g-s0")):
+    for more in (made.requested(), failed, made.requested(attempt=1), rest, made.requested(attempt=2)):
         said.append(more)
         async with tables_of(await opened(said)) as tables:
             states += await rows(tables, asked)
@@ -145,12 +137,8 @@ async def test_a_sample_that_was_asked_for_again() -> None:
 
 async def test_times_of_a_sample_and_of_a_step() -> None:
     """A sample is requested when it is first asked for; a step takes as long as all its parts."""
-
-    def request(attempt: int) -> RolloutRequested:
-        return made.requested(seed=5, attempt=attempt)
-
     step = made.committed(weights_digest="d", optimizer_digest="o", seconds={"train": 0.5, "save": 0.25})
-    said: list[Event] = [made.started(), request(0), request(1), step]
+    said: list[Event] = [made.started(), made.requested(), made.requested(attempt=1), step]
     run = made.opened(await write(said))
     async with tables_of(run) as tables:
         assert await rows(tables, "SELECT seconds, seconds_by_part['save'] FROM steps") == [(0.75, 0.25)]

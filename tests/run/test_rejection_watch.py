@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from schemas.event import Event
-from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.groups import GroupRejected, RejectionCause
 from slime_events.app.launch.supervisor import RejectionWatch
 from slime_events.core.state.run import RunState
 from slime_events.model.rejections import Reason, Rejections, reason_of
@@ -26,10 +26,6 @@ def failed(number: int, why: str = NINES) -> GroupRejected:
 def dropped(number: int) -> GroupRejected:
     group = f"train-0-{number:06d}"
     return made.rejected(group, reason="zero_std_0.0", samples=(f"{group}-s0",))
-
-
-def accepted(number: int) -> GroupAccepted:
-    return made.accepted(f"train-0-{number:06d}")
 
 
 def news(events: Sequence[Event]) -> list[str]:
@@ -62,7 +58,7 @@ def test_the_commonest_reason_has_its_count() -> None:
 
 
 def test_the_first_group_that_fails_is_said_and_not_each() -> None:
-    said = news([accepted(0), *(failed(number) for number in range(1, 13))])
+    said = news([made.accepted("train-0-000000"), *(failed(number) for number in range(1, 13))])
     assert [text.partition(":")[0] for text in said] == ["1 of 2 groups rejected", "10 of 11 groups rejected"]
     assert all(NINES in text for text in said)
 

@@ -9,7 +9,6 @@ import pytest
 
 from schemas.arrays import EMPTY_TOKENS, pack, pack_log_probs, pack_tokens, unpack
 from schemas.batches import BatchSealed
-from schemas.checkpoints import CheckpointSaved
 from schemas.errors import StorageError
 from schemas.event import Purpose
 from schemas.groups import RejectionCause
@@ -21,7 +20,6 @@ from schemas.rollouts import (
     WeightSpan,
 )
 from schemas.runs import Branched
-from schemas.steps import StepCommitted
 from slime_events.core.trajectory import Trajectories, Trajectory, content_digest, mask_older_versions, merge_spans
 from slime_events.loop.conductor.seal import batch_digest
 from slime_events.loop.training.pending_batches import PendingBatches
@@ -200,27 +198,19 @@ def test_what_is_trained_rejected_or_of_an_evaluation_is_let_go() -> None:
     assert (batches.knows("g-s0"), list(batches.sealed)) == (False, [])
 
 
-def committed(version: int) -> StepCommitted:
-    return made.committed(version - 1, weights_digest=f"w{version}")
-
-
-def saved(version: int, weights: str, optimizer: str) -> CheckpointSaved:
-    return made.saved(version, weights_digest=weights, optimizer_digest=optimizer)
-
-
 def test_where_training_stands() -> None:
     trained = TrainingState()
     assert (trained.version, trained.newest_published, trained.is_branch) == (-1, -1, False)
-    trained.apply(made.published(digest="w0"))
+    trained.apply(made.published())
     assert (trained.version, trained.newest_published, trained.is_branch) == (0, 0, False)
-    for version in (1, 2):
-        trained.apply(committed(version))
+    for step in (0, 1):
+        trained.apply(made.committed(step))
     assert (trained.version, trained.newest_published, trained.is_branch) == (2, 0, False)
-    trained.apply(saved(2, "w2", "o2"))
+    trained.apply(made.saved(2))
     assert [version for version in trained.saved if trained.matches(trained.saved[version])] == [2]
-    assert not trained.matches(saved(2, "w2", "another"))
-    assert not trained.matches(saved(2, "another", "o2"))
-    assert not trained.matches(saved(3, "w2", "o2"))
+    assert not trained.matches(made.saved(2, optimizer_digest="another"))
+    assert not trained.matches(made.saved(2, weights_digest="another"))
+    assert not trained.matches(made.saved(3, weights_digest="d2", optimizer_digest="o2"))
 
 
 def test_a_branch_begins_with_what_its_parent_committed() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from schemas.event import Purpose
-from schemas.groups import GroupRejected, RejectionCause
+from schemas.groups import RejectionCause
 from schemas.ids import INBOX
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rollouts import RolloutCompleted, WeightSpan
@@ -156,20 +156,16 @@ def test_a_checkpoint_lets_go_of_the_batches_before_it(told: Told) -> None:
         assert state.batch_starts == kept
 
 
-def rejected(cause: RejectionCause, group: str) -> GroupRejected:
-    return made.rejected(group, cause)
-
-
 @pytest.mark.parametrize("cause", RejectionCause)
 def test_groups_broken_in_a_row(cause: RejectionCause) -> None:
     """A rejection by the filter and an acceptance end a row; a verdict on a group that is not there says nothing."""
     driver = Driver(make_plan(groups=4, samples=1))
     state = driver.state
-    driver.say(rejected(RejectionCause.REWARD_FAILED, "g0000"))
-    driver.say(rejected(cause, "g0001"))
+    driver.say(made.rejected("g0000", RejectionCause.REWARD_FAILED))
+    driver.say(made.rejected("g0001", cause))
     assert state.broken_in_a_row == (0 if cause is RejectionCause.FILTER else 2)
     row, counted = state.broken_in_a_row, dict(state.rejections)
-    driver.say(rejected(RejectionCause.REWARD_FAILED, "nobody"))
+    driver.say(made.rejected("nobody", RejectionCause.REWARD_FAILED))
     driver.say(made.accepted("nobody"))
     assert (state.broken_in_a_row, state.rejections) == (row, counted)
     assert sum(counted.values()) == state.counts.groups_rejected == 2
@@ -183,12 +179,12 @@ def test_groups_from_outside_end_no_run() -> None:
     for number in range(40):
         group = f"inbox-{number:016x}"
         driver.say(made.submitted(group, text="p", source=Source(path="x"), dataset=INBOX))
-        driver.say(rejected(RejectionCause.REWARD_FAILED, group))
+        driver.say(made.rejected(group, RejectionCause.REWARD_FAILED))
     assert is_broken(driver.state, driver.plan) is None
     for number in range(driver.plan.broken_limit):
         group = f"g{number + 100:04}"
         driver.say(made.submitted(group, text="p", source=Source(path="x", offset=number)))
-        driver.say(rejected(RejectionCause.REWARD_FAILED, group))
+        driver.say(made.rejected(group, RejectionCause.REWARD_FAILED))
     assert is_broken(driver.state, driver.plan) is not None
     driver.say(made.accepted("g0001", samples=("g0001-s0",), rewards=(1.0,)))
     assert (driver.state.broken_in_a_row, driver.state.outside_in_a_row) == (0, 0)
