@@ -32,12 +32,15 @@ def recorded(*events: Event, run: str = "r", at: int = 0, apart: int = 1, first:
     return [Recorded(first + n, item.subject, item, encode(item)) for n, item in enumerate(envelopes)]
 
 
-def archived(folder: Path | str, records: Sequence[Recorded], *, per_segment: int = 0, closed: bool = True) -> str:
+def archived(
+    folder: Path | str, records: Sequence[Recorded], *, run: str = "", per_segment: int = 0, closed: bool = True
+) -> str:
     """Archive the records of one run in the folder; return the URL of the run's archive.
 
-    All records are in one segment unless `per_segment` is set. An archive that is not closed may be continued.
+    The archive has the name of the run unless `run` is set. All records are in one segment unless `per_segment` is
+    set. An archive that is not closed may be continued.
     """
-    run = records[0].envelope.run
+    run = run or records[0].envelope.run
     writer = ArchiveWriter(str(folder), run)
     for count, record in enumerate(records, 1):
         writer.add(record)

@@ -113,7 +113,7 @@ def prepare(folder: Path) -> None:
 def _archive(folder: Path, run: str, settings: TrainSettings) -> None:
     """A recorded run: what was said in `small_run`, under these settings."""
     started = made.started(derive(settings)[0], code_version="0.1.0")
-    made.archived(folder, recorded(finished([started, *events()[1:]])))
+    made.archived(folder, recorded(finished([started, *events()[1:]])), run=run)
 
 
 LOSS = ("--loss-type", "custom_loss", "--custom-loss-function-path")
