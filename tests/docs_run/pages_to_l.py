@@ -139,6 +139,7 @@ FIRST_CASES = [
         page="docs/algorithms.md",
         text="slime-events train --config sft.toml",
         parts=REAL,
+        more="--run supervised",
         says=(r"num_epoch 3 over 32 rows is num_rollout 3",),
         steps=3,
         covers=(("docs/algorithms.md", "# sft.toml"),),
