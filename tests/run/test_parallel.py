@@ -83,4 +83,4 @@ def assert_taken_over(expected: list[Recorded], events: list[Recorded], notes: l
     taken_over = left.keys() & found.keys()
     assert taken_over, "some were under way"
     assert {sample: found[sample] for sample in taken_over} == {sample: left[sample] for sample in taken_over}
-    assert [note for note in notes if successor in note and "an engine was lost" in note]
+    assert [note for note in notes if successor in note and "replaces a lost engine" in note]
