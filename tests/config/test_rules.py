@@ -57,8 +57,12 @@ def unmet(settings: TrainSettings, condition: str) -> TrainSettings:
 
 
 def owned(field: SettingsField, rule: Rule) -> TrainSettings:
-    """Settings for which the rule of the field applies."""
-    return with_value(TrainSettings(), field, rule.value or changed(field))
+    """Settings for which the rule of the field applies; a rule on validity needs a setting with an effect."""
+    settings = with_value(TrainSettings(), field, rule.value or changed(field))
+    for other in field.rules if rule.act in (Act.NEEDS, Act.EXCLUDES) else ():
+        if other.act is Act.UNUSED_WITHOUT:
+            settings = met(settings, other.others[0])
+    return settings
 
 
 @pytest.mark.parametrize(("field", "rule"), RULES)
@@ -103,6 +107,14 @@ def broken_by(field: SettingsField, rule: Rule, settings: TrainSettings) -> str:
     (sentence,) = (text for text in problems(settings) if text.startswith(field.name) and rule.why in text)
     assert sentence.endswith(".")
     return sentence
+
+
+def test_a_setting_without_effect_conflicts_with_nothing() -> None:
+    """Credit of agents' turns in a run without agents: the note says so, and the run starts."""
+    settings = met(met(TrainSettings(), "agent_credit=discounted"), "advantage_estimator=ppo")
+    assert not [text for text in problems(settings) if text.startswith("agent_credit")]
+    assert [text for text in without_effect(settings) if "agent_credit" in text]
+    assert [text for text in problems(met(settings, "agents")) if text.startswith("agent_credit")]
 
 
 @pytest.mark.parametrize(("field", "rule"), USED)

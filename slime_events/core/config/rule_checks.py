@@ -16,6 +16,8 @@ def problems(settings: TrainSettings) -> Iterator[str]:
         value = value_of(settings, field)
         if isinstance(value, int | float) and (problem := field.limits.problem(field.name, value)):
             yield problem
+        if any(_is_unused(rule, settings) for rule in field.rules):
+            continue  # a setting without effect conflicts with nothing: `without_effect` names it
         for rule in field.rules:
             if _applies(field, rule, settings) and (sentence := _conflict(field, rule, settings)):
                 yield sentence
