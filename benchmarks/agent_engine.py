@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 import uvloop
 
-from serve_apps.engine.engine import Delta, Engine, GenerateRequest
-from serve_apps.engine_weights import EngineWeights
-from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import EngineContext, RolloutWorker
+from serve_apps.engines.engine import Delta, Engine, GenerateRequest
+from serve_apps.engines.engine_weights import EngineWeights
+from serve_apps.rollouts.rollout import ChunkRule
+from serve_apps.rollouts.rollout_worker import EngineContext, RolloutWorker
 from slime_events.app.demo.settings import prepare_demo
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
@@ -97,7 +97,7 @@ async def work(kind: str, run: Path, stamps: Path, first_s: float) -> None:
         token = load_tokenizer(settings.engine.hf_checkpoint).encode("a", add_special_tokens=False)[0]
         engine: Any = Paced(first_s, token)
     else:
-        from serve_apps.engine.sglang_engine import SglangEngine
+        from serve_apps.engines.sglang_engine import SglangEngine
 
         engine = SglangEngine(settings.engine)
     engine = Timed(engine, stamps)

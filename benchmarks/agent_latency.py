@@ -34,7 +34,7 @@ from schemas.runs import RunStarted
 from schemas.subjects import of_type
 from schemas.turns import TurnBegun
 from schemas.weights import WeightsPublished
-from serve_apps.gateway.sources import Sources
+from serve_apps.http.gateway.sources import Sources
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder

@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.figure import Better, Figure
-from serve_apps.agents.bridge import Bridge
-from serve_apps.agents.rendering import Rendering
+from serve_apps.rollouts.agents.bridge import Bridge
+from serve_apps.rollouts.agents.rendering import Rendering
 from tests.agents.models import MODELS, QWEN3, Model, tokenizer
 from tests.agents.sessions import TOOLS, Played
 

@@ -23,10 +23,10 @@ from schemas.event import Event
 from schemas.rollouts import RolloutRequested, Sampling
 from schemas.subjects import of_type
 from schemas.weights import WeightsPublished
-from serve_apps.engine.engine import Delta, GenerateRequest
-from serve_apps.engine_weights import EngineWeights
-from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import EngineContext, RolloutWorker
+from serve_apps.engines.engine import Delta, GenerateRequest
+from serve_apps.engines.engine_weights import EngineWeights
+from serve_apps.rollouts.rollout import ChunkRule
+from serve_apps.rollouts.rollout_worker import EngineContext, RolloutWorker
 from slime_events.core.run.participant import Participant
 from storage.follow import Follower
 from storage.group_commit import GroupCommit

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from schemas.rollouts import Sampling
-from serve_apps.engine.engine import GenerateRequest
+from serve_apps.engines.engine import GenerateRequest
 from slime_events.app.demo.settings import prepare_demo
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.prompts.prompt import PromptRow

@@ -22,11 +22,11 @@ from schemas.arrays import pack_tokens
 from schemas.errors import DeadlineExceeded
 from schemas.rollouts import RolloutCompleted, RolloutRequested
 from schemas.weights import WeightsActivated, WeightsPublished
-from serve_apps.engine.engine import GenerateRequest
-from serve_apps.engine.sglang_engine import SglangEngine
-from serve_apps.engine_weights import EngineWeights
-from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import EngineContext, RolloutWorker
+from serve_apps.engines.engine import GenerateRequest
+from serve_apps.engines.engine_weights import EngineWeights
+from serve_apps.engines.sglang_engine import SglangEngine
+from serve_apps.rollouts.rollout import ChunkRule
+from serve_apps.rollouts.rollout_worker import EngineContext, RolloutWorker
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.run.participant import Participant
 from storage.blobs import BlobStore

@@ -37,7 +37,7 @@ from schemas.errors import TrainerError
 from schemas.prompts import PromptSubmitted
 from schemas.steps import StepCommitted
 from schemas.subjects import of_type
-from serve_apps.gateway.sources import Sources
+from serve_apps.http.gateway.sources import Sources
 from slime_events.core.config.settings import TrainSettings
 from storage.log import Recorded
 from storage.nats.accounts import Access, file_of

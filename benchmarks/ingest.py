@@ -25,7 +25,7 @@ from actors.inbox import Doors, Inbox
 from benchmarks.figure import Figure
 from schemas.inbox import PROMPTS
 from schemas.runs import RunStarted
-from serve_apps.gateway.sources import Sources
+from serve_apps.http.gateway.sources import Sources
 from slime_events.app.demo.settings import prepare_demo
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.participant import Participant

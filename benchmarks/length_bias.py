@@ -21,7 +21,7 @@ from benchmarks.figure import Better, Figure
 from benchmarks.long_tail import LongTail, length_of
 from schemas.batches import BatchSealed
 from schemas.rollouts import RolloutRequested, Sampling
-from serve_apps.rollout import ChunkRule
+from serve_apps.rollouts.rollout import ChunkRule
 from tests.scripted_engine import Script
 from tests.simulation.simulation import Simulation, make_plan
 

@@ -30,7 +30,7 @@ from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested
 from schemas.subjects import of_type
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined
-from serve_apps.engine_weights import EngineWeights
+from serve_apps.engines.engine_weights import EngineWeights
 from slime_events.analysis.replay.equality import is_decision
 from slime_events.app.demo.settings import prepare_demo
 from slime_events.core.config.derivations import derive

@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 import msgspec
 
-from serve_apps.engine.engine import Delta, GenerateRequest
+from serve_apps.engines.engine import Delta, GenerateRequest
 from tests.scripted_engine import Script, ScriptedEngine, mixed
 
 SPREAD = 10.0

@@ -22,7 +22,7 @@ ROLES = {
     "ray::TrainerActor": "trainer",
     "ray::RankActor": "trainer",
     "ray::ServeReplica": "engine worker",
-    "serve_apps.engine.host": "engine",
+    "serve_apps.engines.host": "engine",
     "sglang::": "engine",
     "nats-server": "nats",
     "raylet": "ray",

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.figure import Better, Figure
 from benchmarks.long_tail import SPREAD, LongTail
 from schemas.rollouts import Sampling
-from serve_apps.rollout import ChunkRule
+from serve_apps.rollouts.rollout import ChunkRule
 from slime_events.model.progress import Progress
 from tests.scripted_engine import Script
 from tests.simulation.simulation import Simulation, make_plan

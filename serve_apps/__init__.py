@@ -1,1 +1,1 @@
-"""The Ray Serve deployment of rollout engines, and the worker of each."""
+"""Rollout engines and all ways to use them: as a Ray Serve deployment, as makers of rollouts, and over HTTP."""

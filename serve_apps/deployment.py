@@ -15,16 +15,16 @@ from ray.serve._private import replica
 
 from schemas.errors import EngineError, EngineLost, StorageError, reason_of
 from schemas.workers import WorkerLost
-from serve_apps.engine.arguments import resolve_device
-from serve_apps.engine.engine import Engine
-from serve_apps.engine.limits import EngineLimits
-from serve_apps.engine.sglang_engine import SglangEngine
-from serve_apps.engine_weights import EngineWeights
-from serve_apps.generate.custom import CustomGenerate
-from serve_apps.generate.function import GenerateSetup
-from serve_apps.inline_rewards import InlineRewards
-from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import TAKE_LIMIT, EngineContext, RolloutWorker
+from serve_apps.engines.arguments import resolve_device
+from serve_apps.engines.engine import Engine
+from serve_apps.engines.engine_weights import EngineWeights
+from serve_apps.engines.limits import EngineLimits
+from serve_apps.engines.sglang_engine import SglangEngine
+from serve_apps.rollouts.generate.custom import CustomGenerate
+from serve_apps.rollouts.generate.function import GenerateSetup
+from serve_apps.rollouts.inline_rewards import InlineRewards
+from serve_apps.rollouts.rollout import ChunkRule
+from serve_apps.rollouts.rollout_worker import TAKE_LIMIT, EngineContext, RolloutWorker
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.join import join_run

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from schemas.errors import ConfigError, RunNotFound, SlimeEventsError
-    from serve_apps.generate.session import Session, Turn
+    from serve_apps.rollouts.generate.session import Session, Turn, current_session
     from slime_events.analysis.query.answer import Answer
     from slime_events.app.api import (
         OpenRun,
@@ -99,6 +99,7 @@ __all__ = [
     "__version__",
     "branch_run",
     "check_settings",
+    "current_session",
     "demo_settings",
     "open_run",
     "parse_settings",
@@ -109,7 +110,7 @@ __all__ = [
 ]
 _PLACES = {
     "schemas.errors": ("ConfigError", "RunNotFound", "SlimeEventsError"),
-    "serve_apps.generate.session": ("Session", "Turn"),
+    "serve_apps.rollouts.generate.session": ("Session", "Turn", "current_session"),
     "slime_events.analysis.query.answer": ("Answer",),
     "slime_events.app.gateway_client": ("AsyncGatewayClient", "GatewayClient"),
     "slime_events.app.harness": ("Harness",),

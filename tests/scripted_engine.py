@@ -11,7 +11,7 @@ import numpy as np
 
 from schemas.errors import DeadlineExceeded, EngineError
 from schemas.rollouts import StopReason, WeightSpan
-from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
+from serve_apps.engines.engine import Delta, GenerateRequest, LogProbs, Tokens
 
 _MASK = (1 << 64) - 1
 

@@ -24,7 +24,7 @@ PACKAGES = ("schemas", "storage", "slime_events", "actors", "serve_apps")
 SLIME_MODULES_HERE = "slime_events.plugins.slime.modules"
 """Its table has several names in one text."""
 STARTS = ("slime_events", "slime_events.app.cli.main")
-SHIMS = "serve_apps.engine.cpu_shims."
+SHIMS = "serve_apps.engines.cpu_shims."
 """Packages that an engine's process finds on its path in place of others."""
 PLAIN_BASES = {"ABC", "Enum", "Exception", "Generic", "IntEnum", "NamedTuple", "Protocol", "StrEnum", "Struct"}
 """Bases from outside that call no method of a class by a name of their own."""

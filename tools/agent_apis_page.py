@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from serve_apps.agents.dialects import chat, generate, messages, responses
-from serve_apps.agents.dialects.fields import SGLANG, Field, Fields, Use
+from serve_apps.rollouts.agents.dialects import chat, generate, messages, responses
+from serve_apps.rollouts.agents.dialects.fields import SGLANG, Field, Fields, Use
 from tools.settings_page import section
 
 BEGIN, END = "<!-- made by tools.agent_apis_page -->\n", "<!-- end -->\n"

@@ -40,7 +40,7 @@ MOVED = {
     "ArchivedLog": ("storage.archive.log", "storage.archived_log"),
     "ArchiveReader": ("storage.archive.reader", "storage.archive_reader"),
     "fold": ("tests.state.whole_log", "slime_events.state.fold"),
-    "Script": ("tests.scripted_engine", "serve_apps.engine.scripted_engine"),
+    "Script": ("tests.scripted_engine", "serve_apps.engines.scripted_engine"),
 }
 """Modules that define or defined a name, the newest first."""
 

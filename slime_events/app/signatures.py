@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from serve_apps.generate.session import Session
+    from serve_apps.rollouts.generate.session import Session
     from slime_events.plugins.args_view import ArgsView
     from slime_events.plugins.filters.base_types import DynamicFilterOutput
     from slime_events.plugins.sample import Sample

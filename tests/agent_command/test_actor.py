@@ -21,10 +21,10 @@ from aiohttp import web
 
 from schemas.errors import ConfigError
 from schemas.workers import WorkerJoined
-from serve_apps.agent_command import actor
-from serve_apps.agent_command.actor import FOLDER, SOURCE, AgentCommandActor
-from serve_apps.agent_command.runner import MARK
-from serve_apps.gateway.sources import Scope, Sources
+from serve_apps.http.agent_command import actor
+from serve_apps.http.agent_command.actor import FOLDER, SOURCE, AgentCommandActor
+from serve_apps.http.agent_command.runner import MARK
+from serve_apps.http.gateway.sources import Scope, Sources
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
 from storage.jetstream.address import NatsAddress

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_apps.agent_command.outcome import NO_REWARD, Outcome, outcome_of
+from serve_apps.http.agent_command.outcome import NO_REWARD, Outcome, outcome_of
 
 
 @pytest.mark.parametrize(

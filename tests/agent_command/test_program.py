@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from serve_apps.agent_command.outcome import TIMED_OUT
-from serve_apps.agent_command.program import LOG_BYTES, Ended, run_program
+from serve_apps.http.agent_command.outcome import TIMED_OUT
+from serve_apps.http.agent_command.program import LOG_BYTES, Ended, run_program
 
 LONG_S = 60.0
 

@@ -19,8 +19,8 @@ from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded
 from schemas.workers import WorkerLost
-from serve_apps.agent_command.actor import SOURCE
-from serve_apps.gateway.sources import Sources
+from serve_apps.http.agent_command.actor import SOURCE
+from serve_apps.http.gateway.sources import Sources
 from storage.nats.ports import free_port
 from tests.docs.pages import ROOT
 from tests.run.cheap import LocalCluster, Parts, cheap_parts, lose

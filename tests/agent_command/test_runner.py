@@ -16,9 +16,9 @@ import pytest
 from aiohttp import web
 
 from schemas.errors import ConfigError, InvalidValue
-from serve_apps.agent_command.actor import check_agent_command
-from serve_apps.agent_command.runner import AgentProgram, Runner, os_variables, words_of
-from serve_apps.agent_command.sessions import SessionClient
+from serve_apps.http.agent_command.actor import check_agent_command
+from serve_apps.http.agent_command.runner import AgentProgram, Runner, os_variables, words_of
+from serve_apps.http.agent_command.sessions import SessionClient
 from slime_events.core.config.agents import AgentSettings
 from slime_events.plugins.rewards import limits
 

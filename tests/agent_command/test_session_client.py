@@ -15,11 +15,11 @@ import pytest
 from aiohttp import web
 
 from schemas.errors import ConfigError
-from serve_apps.agent_command import sessions
-from serve_apps.agent_command.actor import _first, check_agent_command
-from serve_apps.agent_command.program import Ended, _Output, run_program
-from serve_apps.agent_command.runner import AgentProgram, Runner, os_variables, variables_of
-from serve_apps.agent_command.sessions import AGAIN_S, WAIT_S, SessionClient
+from serve_apps.http.agent_command import sessions
+from serve_apps.http.agent_command.actor import _first, check_agent_command
+from serve_apps.http.agent_command.program import Ended, _Output, run_program
+from serve_apps.http.agent_command.runner import AgentProgram, Runner, os_variables, variables_of
+from serve_apps.http.agent_command.sessions import AGAIN_S, WAIT_S, SessionClient
 from slime_events.core.config.agents import AgentSettings
 
 Answer = tuple[int, Any, str]
@@ -202,7 +202,7 @@ async def pauses_of(harness: Harness, made: AgentProgram, count: int, monkeypatc
         await sleep(seconds)
 
     with monkeypatch.context() as patch:
-        patch.setattr("serve_apps.agent_command.runner.asyncio.sleep", pause)
+        patch.setattr("serve_apps.http.agent_command.runner.asyncio.sleep", pause)
         task = asyncio.create_task(Runner(harness, made, 1).run())  # type: ignore[arg-type]
         await asyncio.wait([task])
     return waited
@@ -223,7 +223,7 @@ async def test_a_refused_reward_seals_the_session_as_failed(tmp_path: Path, monk
 
 
 async def test_folders_are_gone_and_old_logs_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_apps.agent_command.runner.KEPT_LOGS", 2)
+    monkeypatch.setattr("serve_apps.http.agent_command.runner.KEPT_LOGS", 2)
     harness = Harness()
     await pauses_of(harness, program(tmp_path, "true"), 3, monkeypatch)
     assert list((tmp_path / "agents").iterdir()) == []

@@ -4,7 +4,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-from serve_apps.agents.detokenizer import BYTES
+from serve_apps.rollouts.agents.detokenizer import BYTES
 
 END = "<|im_end|>"
 TEMPLATE = (

@@ -15,16 +15,16 @@ import httpx
 from schemas.arrays import pack_tokens
 from schemas.prompts import Source
 from schemas.rollouts import Sampling
-from serve_apps.agents.keys import SessionKeys
-from serve_apps.agents.setup import BODY_LIMIT, AgentSetup
-from serve_apps.engine.engine import Delta, GenerateRequest, Tokens
-from serve_apps.engine_weights import EngineWeights
-from serve_apps.gateway.agents import AgentAccess, AgentDesk
-from serve_apps.gateway.app import gateway_app
-from serve_apps.gateway.settings import GatewaySettings
-from serve_apps.gateway.sources import Sources
-from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import EngineContext, RolloutWorker
+from serve_apps.engines.engine import Delta, GenerateRequest, Tokens
+from serve_apps.engines.engine_weights import EngineWeights
+from serve_apps.http.gateway.agents import AgentAccess, AgentDesk
+from serve_apps.http.gateway.app import gateway_app
+from serve_apps.http.gateway.settings import GatewaySettings
+from serve_apps.http.gateway.sources import Sources
+from serve_apps.rollouts.agents.keys import SessionKeys
+from serve_apps.rollouts.agents.setup import BODY_LIMIT, AgentSetup
+from serve_apps.rollouts.rollout import ChunkRule
+from serve_apps.rollouts.rollout_worker import EngineContext, RolloutWorker
 from slime_events.core.run.participant import Participant
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit

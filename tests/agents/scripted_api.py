@@ -19,9 +19,9 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.agent_request import AgentRequest, Answer, BadField, Dialect
-from serve_apps.agents.dialects import MESSAGES, PATHS
-from serve_apps.agents.parsing import ParserNames, Parsers
+from serve_apps.rollouts.agents.agent_request import AgentRequest, Answer, BadField, Dialect
+from serve_apps.rollouts.agents.dialects import MESSAGES, PATHS
+from serve_apps.rollouts.agents.parsing import ParserNames, Parsers
 from tests.agents.byte_tokenizer import END, byte_tokenizer
 from tests.agents.whole import read_whole
 

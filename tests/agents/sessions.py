@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from serve_apps.agents.agent_request import AgentRequest, DialectName
-from serve_apps.agents.bridge import Bridge, Placement
-from serve_apps.engine.engine import Tokens
+from serve_apps.engines.engine import Tokens
+from serve_apps.rollouts.agents.agent_request import AgentRequest, DialectName
+from serve_apps.rollouts.agents.bridge import Bridge, Placement
 
 Message = dict[str, Any]
 TOOLS: tuple[Message, ...] = (

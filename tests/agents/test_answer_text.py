@@ -9,10 +9,17 @@ from sglang.srt.function_call.core_types import ToolCallItem
 from tokenizers.pre_tokenizers import ByteLevel
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.agent_request import AgentRequest, CallArguments, CallBegun, Content, DialectName, Reasoning
-from serve_apps.agents.canonical import calls_of
-from serve_apps.agents.detokenizer import BYTES, Detokenizer, StopFilter
-from serve_apps.agents.turn_reader import Parsed, TurnReader, _arguments_left
+from serve_apps.rollouts.agents.agent_request import (
+    AgentRequest,
+    CallArguments,
+    CallBegun,
+    Content,
+    DialectName,
+    Reasoning,
+)
+from serve_apps.rollouts.agents.canonical import calls_of
+from serve_apps.rollouts.agents.detokenizer import BYTES, Detokenizer, StopFilter
+from serve_apps.rollouts.agents.turn_reader import Parsed, TurnReader, _arguments_left
 from tests.agents.byte_tokenizer import END
 from tests.agents.test_turn_reader import PLAIN, QWEN, TOKENIZER, WITH_TOOLS, bytes_ids, ids, told
 

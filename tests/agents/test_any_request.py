@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.agent_request import Answer, BadField, Content, DialectName, Reasoning
-from serve_apps.agents.canonical import Call, assistant
-from serve_apps.agents.dialects import DIALECTS
-from serve_apps.agents.dialects.fields import Use
+from serve_apps.rollouts.agents.agent_request import Answer, BadField, Content, DialectName, Reasoning
+from serve_apps.rollouts.agents.canonical import Call, assistant
+from serve_apps.rollouts.agents.dialects import DIALECTS
+from serve_apps.rollouts.agents.dialects.fields import Use
 from tests.agents.test_reading import MINIMAL, TABLES, TOOLS, USER, Json, refused
 from tests.agents.whole import read_whole
 

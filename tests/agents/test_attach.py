@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.turns import RootReason
-from serve_apps.agents.attach import Chain, Chains, by_messages, why_root
-from serve_apps.agents.bridge import Bridge, Placement
+from serve_apps.rollouts.agents.attach import Chain, Chains, by_messages, why_root
+from serve_apps.rollouts.agents.bridge import Bridge, Placement
 from tests.agents.models import MODELS, tokenizer
 from tests.agents.sessions import TOOLS, Message, Played, Recorded, Turn
 

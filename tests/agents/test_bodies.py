@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.agent_request import Answer, DialectName
-from serve_apps.agents.canonical import Call, assistant, carried
-from serve_apps.agents.dialects import DIALECTS, MESSAGES
+from serve_apps.rollouts.agents.agent_request import Answer, DialectName
+from serve_apps.rollouts.agents.canonical import Call, assistant, carried
+from serve_apps.rollouts.agents.dialects import DIALECTS, MESSAGES
 from tests.agents.test_reading import Json, read
 
 CALL = Call("call_a", "look", '{"at": 1}')

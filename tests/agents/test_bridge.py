@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas.turns import RootReason
-from serve_apps.agents import bridge
-from serve_apps.agents.agent_request import BadField
-from serve_apps.agents.bridge import WINDOW, Bridge, Rule
-from serve_apps.agents.rendering import Rendering
+from serve_apps.rollouts.agents import bridge
+from serve_apps.rollouts.agents.agent_request import BadField
+from serve_apps.rollouts.agents.bridge import WINDOW, Bridge, Rule
+from serve_apps.rollouts.agents.rendering import Rendering
 from tests.agents.models import CHATML, MODELS, QWEN, QWEN3, Model, tokenizer
 from tests.agents.sessions import TOOLS, Message, Played
 

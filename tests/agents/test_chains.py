@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from schemas.turns import RootReason
-from serve_apps.agents import attach
-from serve_apps.agents.attach import Chain, Chains, Message, walk, why_root
+from serve_apps.rollouts.agents import attach
+from serve_apps.rollouts.agents.attach import Chain, Chains, Message, walk, why_root
 from tests.agents.sessions import TOOLS, Turn
 from tests.agents.test_attach import ANSWER, ASKED, CALL, SYSTEM, said
 

@@ -13,7 +13,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from serve_apps.agents.agent_request import AgentRequest, DialectName
+from serve_apps.rollouts.agents.agent_request import AgentRequest, DialectName
 from tests.agents.byte_tokenizer import END
 from tests.agents.scripted_api import Scripted, obliging, served
 

@@ -17,12 +17,12 @@ from schemas.event import Event, Purpose
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, Sampling
 from schemas.subjects import about
 from schemas.weights import WeightsActivated
-from serve_apps import early_requests
-from serve_apps.early_requests import EARLY_MOST
-from serve_apps.engine.engine import Delta, GenerateRequest
-from serve_apps.engine_weights import EngineWeights
-from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import EngineContext, RolloutWorker
+from serve_apps.engines.engine import Delta, GenerateRequest
+from serve_apps.engines.engine_weights import EngineWeights
+from serve_apps.rollouts import early_requests
+from serve_apps.rollouts.early_requests import EARLY_MOST
+from serve_apps.rollouts.rollout import ChunkRule
+from serve_apps.rollouts.rollout_worker import EngineContext, RolloutWorker
 from slime_events.core.run.participant import Participant
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit

@@ -17,7 +17,7 @@ from openai.types.responses import Response
 from pydantic import TypeAdapter
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.agent_request import (
+from serve_apps.rollouts.agents.agent_request import (
     Answer,
     CallArguments,
     CallBegun,
@@ -28,8 +28,8 @@ from serve_apps.agents.agent_request import (
     Part,
     Reasoning,
 )
-from serve_apps.agents.canonical import Call, assistant, calls_of, canonical_json
-from serve_apps.agents.dialects import DIALECTS
+from serve_apps.rollouts.agents.canonical import Call, assistant, calls_of, canonical_json
+from serve_apps.rollouts.agents.dialects import DIALECTS
 from tests.agents.whole import read_whole
 
 Json = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from serve_apps.agents.agent_request import BadField, DialectName
+from serve_apps.rollouts.agents.agent_request import BadField, DialectName
 from tests.agents.test_reading import TALKING, Json, read, refused
 
 CHAT, RESPONSES, MESSAGES, GENERATE = DialectName

@@ -13,11 +13,11 @@ import pytest
 from schemas.errors import ConfigError
 from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
-from serve_apps.agents import sessions as sessions_module
-from serve_apps.agents.live_session import TurnRefused
-from serve_apps.agents.sealing import Verdict
-from serve_apps.agents.sessions import AGAIN_S, RESUME_S, _none_waits, _same
-from serve_apps.agents.setup import agent_rules
+from serve_apps.rollouts.agents import sessions as sessions_module
+from serve_apps.rollouts.agents.live_session import TurnRefused
+from serve_apps.rollouts.agents.sealing import Verdict
+from serve_apps.rollouts.agents.sessions import AGAIN_S, RESUME_S, _none_waits, _same
+from serve_apps.rollouts.agents.setup import agent_rules
 from slime_events.core.config.agents import AgentSettings
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reward import RewardSettings

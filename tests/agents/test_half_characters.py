@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_apps.agents.attach import Chains, arguments_of
-from serve_apps.agents.canonical import Call, assistant, canonical_json
-from serve_apps.agents.rendering import Rendering
+from serve_apps.rollouts.agents.attach import Chains, arguments_of
+from serve_apps.rollouts.agents.canonical import Call, assistant, canonical_json
+from serve_apps.rollouts.agents.rendering import Rendering
 from tests.simulation.parts import Letters
 
 HALF = r'{"q": "\ud83d", "\udc80": [1, "\ude00"]}'

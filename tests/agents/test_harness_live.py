@@ -23,7 +23,7 @@ from schemas.rollouts import RolloutRequested
 from schemas.runs import FinishReason, RunFinished
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import TurnRecorded
-from serve_apps.gateway.sources import Sources
+from serve_apps.http.gateway.sources import Sources
 from slime_events import Harness
 from storage.nats.ports import free_port
 from tests.cli.invoke import command

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from serve_apps.agents import reading
-from serve_apps.agents.agent_request import DialectName
-from serve_apps.agents.dialects import DIALECTS
-from serve_apps.agents.dialects.fields import read_object
-from serve_apps.agents.reading import Requests
+from serve_apps.rollouts.agents import reading
+from serve_apps.rollouts.agents.agent_request import DialectName
+from serve_apps.rollouts.agents.dialects import DIALECTS
+from serve_apps.rollouts.agents.dialects.fields import read_object
+from serve_apps.rollouts.agents.reading import Requests
 
 CHAT = DIALECTS[DialectName.CHAT]
 

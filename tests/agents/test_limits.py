@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from schemas.arrays import unpack
 from schemas.errors import InvalidValue
 from schemas.rollouts import FailureKind, RolloutFailed, RolloutProgressed, RolloutRequested, StopReason
-from serve_apps.agents.parsing import ParserNames, Parsers
-from serve_apps.engine.engine import Delta, GenerateRequest
-from serve_apps.engine.limits import EngineLimits
-from serve_apps.gateway.agents import AgentAccess, AgentDesk
-from serve_apps.gateway.app import gateway_app
-from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.engines.engine import Delta, GenerateRequest
+from serve_apps.engines.limits import EngineLimits
+from serve_apps.http.gateway.agents import AgentAccess, AgentDesk
+from serve_apps.http.gateway.app import gateway_app
+from serve_apps.http.gateway.settings import GatewaySettings
+from serve_apps.rollouts.agents.parsing import ParserNames, Parsers
 from storage.log import EventLog
 from tests.agents.stage import ASKED, RULES, TOKENIZER, URL, Stage, setup
 from tests.scripted_engine import Script, ScriptedEngine

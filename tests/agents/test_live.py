@@ -12,7 +12,7 @@ import pytest
 
 from schemas.rollouts import RolloutCompleted
 from schemas.turns import TurnRecorded
-from serve_apps.gateway.sources import Sources
+from serve_apps.http.gateway.sources import Sources
 from storage.nats.ports import free_port
 from tests.agents.stage import digest_of
 from tests.cli.invoke import command

@@ -19,14 +19,14 @@ from schemas.arrays import pack_log_probs, pack_tokens, unpack
 from schemas.rollouts import FailureKind, StopReason
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import AgentTurn, TurnRecorded
-from serve_apps.agents import keys as keys_module
-from serve_apps.agents.agent_request import AgentRequest, DialectName
-from serve_apps.agents.keys import Capability, SessionKeys, session_keys
-from serve_apps.agents.live_session import LiveSession, LoadedTurn, Turn, TurnRefused, check_open
-from serve_apps.agents.off_loop import SMALL, off_loop
-from serve_apps.agents.reading import AllRequests, Requests
-from serve_apps.agents.setup import AgentRules
-from serve_apps.calls import Call
+from serve_apps.rollouts.agents import keys as keys_module
+from serve_apps.rollouts.agents.agent_request import AgentRequest, DialectName
+from serve_apps.rollouts.agents.keys import Capability, SessionKeys, session_keys
+from serve_apps.rollouts.agents.live_session import LiveSession, LoadedTurn, Turn, TurnRefused, check_open
+from serve_apps.rollouts.agents.off_loop import SMALL, off_loop
+from serve_apps.rollouts.agents.reading import AllRequests, Requests
+from serve_apps.rollouts.agents.setup import AgentRules
+from serve_apps.rollouts.calls import Call
 from slime_events.core.state.sessions import Session
 from slime_events.core.trajectory import Trajectory
 from tests import made

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_apps.agents import reading
-from serve_apps.agents.agent_request import AgentRequest, BadField, Dialect, DialectName
-from serve_apps.agents.attach import Chains
-from serve_apps.agents.bridge import Bridge
-from serve_apps.agents.dialects import DIALECTS
-from serve_apps.agents.dialects.fields import read_object
-from serve_apps.agents.live_session import LoadedTurn
-from serve_apps.agents.reading import AllRequests, Requests
+from serve_apps.rollouts.agents import reading
+from serve_apps.rollouts.agents.agent_request import AgentRequest, BadField, Dialect, DialectName
+from serve_apps.rollouts.agents.attach import Chains
+from serve_apps.rollouts.agents.bridge import Bridge
+from serve_apps.rollouts.agents.dialects import DIALECTS
+from serve_apps.rollouts.agents.dialects.fields import read_object
+from serve_apps.rollouts.agents.live_session import LoadedTurn
+from serve_apps.rollouts.agents.reading import AllRequests, Requests
 from slime_events.core.agent_requests import request_body
 from slime_events.core.state.sessions import read_session
 from slime_events.core.turn_paths import TokenPath

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from serve_apps.agents.agent_request import Content
-from serve_apps.agents.turn_reader import Parsed
+from serve_apps.rollouts.agents.agent_request import Content
+from serve_apps.rollouts.agents.turn_reader import Parsed
 
 
 class Tools:

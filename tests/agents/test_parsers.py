@@ -14,9 +14,9 @@ from sglang.srt.function_call.core_types import ToolCallItem
 
 from schemas.errors import MissingPart
 from schemas.rollouts import StopReason
-from serve_apps.agents.agent_request import AgentRequest, BadField, DialectName
-from serve_apps.agents.canonical import calls_of
-from serve_apps.agents.parsing import ParserNames, Parsers
+from serve_apps.rollouts.agents.agent_request import AgentRequest, BadField, DialectName
+from serve_apps.rollouts.agents.canonical import calls_of
+from serve_apps.rollouts.agents.parsing import ParserNames, Parsers
 from tests.agents.byte_tokenizer import END
 from tests.agents.test_turn_reader import LOOK, PLAIN, QWEN, TOKENIZER, WITH_TOOLS, ids, told
 

@@ -12,10 +12,10 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsBas
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 from transformers import PreTrainedTokenizerBase
 
-from serve_apps.agents.agent_request import AgentRequest, BadField, DialectName
-from serve_apps.agents.dialects import DIALECTS, MESSAGES, chat, generate, messages, responses
-from serve_apps.agents.dialects.fields import Fields, Use
-from serve_apps.agents.turns import FROM_THE_RUN
+from serve_apps.rollouts.agents.agent_request import AgentRequest, BadField, DialectName
+from serve_apps.rollouts.agents.dialects import DIALECTS, MESSAGES, chat, generate, messages, responses
+from serve_apps.rollouts.agents.dialects.fields import Fields, Use
+from serve_apps.rollouts.agents.turns import FROM_THE_RUN
 from tests.agents.whole import read_whole
 
 Json = dict[str, Any]

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.turns import RootReason
-from serve_apps.agents.agent_request import AgentRequest, BadField, DialectName
-from serve_apps.agents.bridge import WINDOW, Bridge, last_of
-from serve_apps.agents.model_renderers import Renderers, known_name
-from serve_apps.agents.rendering import Rendering, for_template
+from serve_apps.rollouts.agents.agent_request import AgentRequest, BadField, DialectName
+from serve_apps.rollouts.agents.bridge import WINDOW, Bridge, last_of
+from serve_apps.rollouts.agents.model_renderers import Renderers, known_name
+from serve_apps.rollouts.agents.rendering import Rendering, for_template
 from tests.agents.models import MODELS, Model, tokenizer
 from tests.agents.sessions import TOOLS, Message, Turn
 

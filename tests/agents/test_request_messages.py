@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from serve_apps.agents.agent_request import DialectName
-from serve_apps.agents.canonical import Call, Conversation, assistant, canonical_json, carry, leading_system
+from serve_apps.rollouts.agents.agent_request import DialectName
+from serve_apps.rollouts.agents.canonical import Call, Conversation, assistant, canonical_json, carry, leading_system
 from tests.agents.test_reading import USER, Json, read, refused
 
 CHAT, RESPONSES, MESSAGES, _ = DialectName

@@ -25,8 +25,8 @@ from schemas.rollouts import (
     WeightSpan,
 )
 from schemas.subjects import notifications
-from serve_apps.agents.run_log import RunLog
-from serve_apps.calls import Call
+from serve_apps.rollouts.agents.run_log import RunLog
+from serve_apps.rollouts.calls import Call
 from slime_events.core.run.participant import Participant
 from slime_events.core.trajectory import content_digest
 from storage.jetstream.log import JetStreamLog

@@ -15,8 +15,8 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, StopReason, WeightSpan
 from schemas.sessions import Credit, SealReason, SessionSealed
 from schemas.turns import TurnRecorded
-from serve_apps.agents.live_session import LiveSession
-from serve_apps.agents.sealing import Sealing, Verdict, sealed, verdict_of, why_not_trained
+from serve_apps.rollouts.agents.live_session import LiveSession
+from serve_apps.rollouts.agents.sealing import Sealing, Verdict, sealed, verdict_of, why_not_trained
 from slime_events.core.credit import CreditRule
 from slime_events.core.state.sessions import OpenTurn
 from tests import made

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.rollouts import StopReason
-from serve_apps.agents.agent_request import (
+from serve_apps.rollouts.agents.agent_request import (
     Answer,
     CallArguments,
     CallBegun,
@@ -19,8 +19,8 @@ from serve_apps.agents.agent_request import (
     Part,
     Reasoning,
 )
-from serve_apps.agents.canonical import assistant, carried
-from serve_apps.agents.dialects import DIALECTS
+from serve_apps.rollouts.agents.canonical import assistant, carried
+from serve_apps.rollouts.agents.dialects import DIALECTS
 from tests.agents.test_bodies import ENTRIES, PLAIN, SAID
 from tests.agents.test_reading import Json, read
 

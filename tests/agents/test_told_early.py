@@ -14,7 +14,7 @@ from schemas.errors import AccessDenied, Conflict
 from schemas.event import Event
 from schemas.sessions import SessionOpened
 from schemas.subjects import everything_about
-from serve_apps.agents.run_log import RunLog
+from serve_apps.rollouts.agents.run_log import RunLog
 from slime_events.core.run.participant import Participant
 from storage.log import Fence, Recorded
 from storage.memory_log import MemoryLog

@@ -14,7 +14,7 @@ from sglang.srt.parser.reasoning_parser_names import REASONING_PARSER_NAMES
 
 from schemas.errors import InvalidValue
 from schemas.rollouts import StopReason
-from serve_apps.agents.agent_request import (
+from serve_apps.rollouts.agents.agent_request import (
     AgentRequest,
     BadField,
     CallArguments,
@@ -24,10 +24,10 @@ from serve_apps.agents.agent_request import (
     Part,
     Reasoning,
 )
-from serve_apps.agents.canonical import calls_of
-from serve_apps.agents.detokenizer import BYTES, Detokenizer, StopFilter
-from serve_apps.agents.parsing import ParserNames, Parsers, parser_names
-from serve_apps.agents.turn_reader import TurnReader
+from serve_apps.rollouts.agents.canonical import calls_of
+from serve_apps.rollouts.agents.detokenizer import BYTES, Detokenizer, StopFilter
+from serve_apps.rollouts.agents.parsing import ParserNames, Parsers, parser_names
+from serve_apps.rollouts.agents.turn_reader import TurnReader
 from slime_events.core.config.engine import EngineSettings
 from tests.agents.byte_tokenizer import END, byte_tokenizer
 

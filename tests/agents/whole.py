@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from serve_apps.agents.agent_request import AgentRequest, Dialect
-from serve_apps.agents.dialects.fields import read_object
-from serve_apps.agents.reading import Read
+from serve_apps.rollouts.agents.agent_request import AgentRequest, Dialect
+from serve_apps.rollouts.agents.dialects.fields import read_object
+from serve_apps.rollouts.agents.reading import Read
 
 
 def read_whole(dialect: Dialect, body: bytes, read: Read | None = None) -> AgentRequest:

@@ -44,7 +44,7 @@ def test_the_filter() -> None:
 
 
 def test_the_generate_function_asks_its_tool() -> None:
-    from serve_apps.generate.function import GenerateFunction
+    from serve_apps.rollouts.generate.function import GenerateFunction
 
     GenerateFunction("calculator.py:generate", EXAMPLES)
     calculate = load_function("calculator.py:calculate", user_dir=EXAMPLES)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from serve_apps.gateway.sources import Sources
+from serve_apps.http.gateway.sources import Sources
 from slime_events.app.demo.digits4 import write_data
 from slime_events.app.demo.settings import BASE
 from storage.nats.ports import free_port

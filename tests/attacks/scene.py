@@ -15,7 +15,7 @@ import httpx
 import nats
 
 from schemas.subjects import inbox
-from serve_apps.gateway.sources import Sources
+from serve_apps.http.gateway.sources import Sources
 from storage.nats.accounts import Access
 from storage.open_log import live_address
 from tests.attacks.attack import REFUSED, Answer, answer_of

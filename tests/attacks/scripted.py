@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 
-from serve_apps.gateway.sources import Sources
+from serve_apps.http.gateway.sources import Sources
 from slime_events.model.progress import Progress, StepLine
 from tests.attacks.places import CONTEXT
 from tests.attacks.program import BODY

@@ -33,7 +33,7 @@ ROLES = {
     "ray::TrainerActor": "trainer",
     "ray::ServeReplica": "replica",
     "slime_events.plugins.rewards.worker": "grading",
-    "serve_apps.engine.host": "engine",
+    "serve_apps.engines.host": "engine",
     "sglang": "engine",
 }
 

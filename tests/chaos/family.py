@@ -33,7 +33,7 @@ TITLES = {
     Kind.SERVE_CONTROLLER: "ray::ServeController",
     Kind.GATEWAY: "ray::GatewayActor",
 }
-_HOST = "serve_apps.engine.host"
+_HOST = "serve_apps.engines.host"
 _GRADER = "slime_events.plugins.rewards.worker"
 
 

@@ -68,7 +68,7 @@ host = subprocess.Popen([sys.executable, "-c",
     "import os, subprocess, sys, time\\n"
     "if os.fork() == 0: time.sleep(600)\\n"
     "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\\n"
-    "print(child.pid, flush=True); time.sleep(600)", "serve_apps.engine.host"], stdout=subprocess.PIPE)
+    "print(child.pid, flush=True); time.sleep(600)", "serve_apps.engines.host"], stdout=subprocess.PIPE)
 scheduler = int(host.stdout.readline())
 family = Family()
 print(json.dumps(family.find(Kind.SCHEDULER).pid == scheduler))

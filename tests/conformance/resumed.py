@@ -8,8 +8,8 @@ import numpy as np
 
 from schemas.arrays import unpack
 from schemas.rollouts import RolloutRequested, StopReason, WeightSpan
-from serve_apps.engine.engine import Delta, GenerateRequest
-from serve_apps.rollout import Rollout
+from serve_apps.engines.engine import Delta, GenerateRequest
+from serve_apps.rollouts.rollout import Rollout
 from slime_events.core.trajectory import Trajectories, Trajectory
 from tests import made
 from tests.conformance import continued

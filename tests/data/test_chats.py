@@ -103,7 +103,7 @@ def test_a_chat_is_what_transformers_makes_of_its_texts(messages: Sequence[Any],
 
 
 def test_the_agents_api_shows_an_empty_call_as_a_prompt_file_does() -> None:
-    from serve_apps.agents.rendering import for_template
+    from serve_apps.rollouts.agents.rendering import for_template
 
     shown = for_template(call(""))
     assert shown["tool_calls"][0]["function"]["arguments"] == {}

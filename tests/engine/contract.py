@@ -14,7 +14,7 @@ import pytest
 
 from schemas.errors import EngineError
 from schemas.rollouts import Sampling, StopReason, WeightSpan
-from serve_apps.engine.engine import Engine, GenerateRequest, Tokens
+from serve_apps.engines.engine import Engine, GenerateRequest, Tokens
 
 DEADLINE_S = 60.0
 

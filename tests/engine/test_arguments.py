@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.errors import ConfigError, UnknownFlag
-from serve_apps.engine.arguments import engine_launch, server_argument_names
-from serve_apps.engine.shared_memory import SHARE
+from serve_apps.engines.arguments import engine_launch, server_argument_names
+from serve_apps.engines.shared_memory import SHARE
 from slime_events.core import gpus
 from slime_events.core.config.engine import EngineSettings
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from serve_apps.engine.cpu import attention
+from serve_apps.engines.cpu import attention
 
 HEADS, KV_HEADS, DIM = 4, 2, 16
 LENGTHS = torch.tensor([3, 40, 17, 1, 33, 64, 16])

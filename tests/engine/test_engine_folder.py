@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from serve_apps.engine import engine_folder
-from serve_apps.engine.engine_folder import UNLOCKED_S, EngineFolder, clear_abandoned, is_abandoned
+from serve_apps.engines import engine_folder
+from serve_apps.engines.engine_folder import UNLOCKED_S, EngineFolder, clear_abandoned, is_abandoned
 
 HOLD = """
-from serve_apps.engine.engine_folder import EngineFolder
+from serve_apps.engines.engine_folder import EngineFolder
 folder = EngineFolder()
 print(folder.path, flush=True)
 input()

@@ -14,9 +14,9 @@ import pytest_asyncio
 
 from schemas.errors import EngineError, InvalidValue
 from schemas.rollouts import Sampling
-from serve_apps.engine import grammars as module
-from serve_apps.engine.grammars import GRAMMAR_BYTES, Grammars
-from serve_apps.engine.limits import EngineLimits
+from serve_apps.engines import grammars as module
+from serve_apps.engines.grammars import GRAMMAR_BYTES, Grammars
+from serve_apps.engines.limits import EngineLimits
 from slime_events.app.demo.settings import BASE
 from slime_events.core.config.engine import EngineSettings
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from schemas.rollouts import Sampling, StopReason
-from serve_apps.engine import messages
-from serve_apps.engine.engine import GenerateRequest
-from serve_apps.engine.host import Host
+from serve_apps.engines import messages
+from serve_apps.engines.engine import GenerateRequest
+from serve_apps.engines.host import Host
 from storage.cancellation import end_all
 
 DEADLINE_S = 10.0

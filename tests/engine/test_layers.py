@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from serve_apps.engine.cpu import layers
+from serve_apps.engines.cpu import layers
 
 ROWS, HEADS, SIZE = 37, 3, 32
 

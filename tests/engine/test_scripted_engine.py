@@ -11,7 +11,7 @@ import pytest
 
 from schemas.errors import DeadlineExceeded, EngineError
 from schemas.rollouts import StopReason
-from serve_apps.engine.engine import Engine
+from serve_apps.engines.engine import Engine
 from tests.engine.contract import EngineContract, collect, request
 from tests.scripted_engine import Script, ScriptedEngine
 

@@ -20,8 +20,8 @@ import pytest_asyncio
 
 from schemas.errors import EngineError
 from schemas.rollouts import StopReason
-from serve_apps.engine.sglang_engine import SglangEngine
-from serve_apps.engine.template import runs
+from serve_apps.engines.sglang_engine import SglangEngine
+from serve_apps.engines.template import runs
 from slime_events.core.config.engine import EngineSettings
 from tests.engine import tiny_model
 from tests.engine.contract import EngineContract, Response, collect, generated, request
@@ -235,7 +235,7 @@ async def test_a_failed_start_says_why(tmp_path: Path) -> None:
 
 ORPHAN = """
 import asyncio, sys
-from serve_apps.engine.sglang_engine import SglangEngine
+from serve_apps.engines.sglang_engine import SglangEngine
 from slime_events.core.config.engine import EngineSettings
 
 engine = SglangEngine(EngineSettings(hf_checkpoint=sys.argv[1], device="cpu"))

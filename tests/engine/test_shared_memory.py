@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import EngineError
-from serve_apps.engine import shared_memory
-from serve_apps.engine.arguments import _sglang_folder
-from serve_apps.engine.plugin import SWITCH, register
-from serve_apps.engine.shared_memory import GIB, SHARE, DeviceMemory, cache_bytes, sized_by_total
+from serve_apps.engines import shared_memory
+from serve_apps.engines.arguments import _sglang_folder
+from serve_apps.engines.plugin import SWITCH, register
+from serve_apps.engines.shared_memory import GIB, SHARE, DeviceMemory, cache_bytes, sized_by_total
 
 TOTAL, CONTEXT, WEIGHTS = 80 * GIB, GIB // 2, 8 * GIB
 PAGE = 64 * 144 * 1024

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_apps.engine.cpu import shared_prefixes
-from serve_apps.engine.cpu.shared_prefixes import SharedPrefixes
+from serve_apps.engines.cpu import shared_prefixes
+from serve_apps.engines.cpu.shared_prefixes import SharedPrefixes
 
 SEQUENCES = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.booleans()), min_size=1)
 

@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
-from serve_apps.engine.template import UNUSED_S, ask_template, runs
+from serve_apps.engines.template import UNUSED_S, ask_template, runs
 
 HOST = """
 import json, os, socket, sys
 from pathlib import Path
-from serve_apps.engine.template import Job, leave_template
+from serve_apps.engines.template import Job, leave_template
 
 job = leave_template(sys.argv[3], Job(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]), os.getppid()))
 said = dict(pid=os.getpid(), parent=os.getppid(), session=os.getsid(0), folder=str(job.folder), owner=job.owner,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from uvicorn.server import ServerState
 
-from serve_apps.gateway import limited_http
-from serve_apps.gateway.limited_http import LimitedHttp
-from serve_apps.gateway.serving import HttpConfig
-from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.http.gateway import limited_http
+from serve_apps.http.gateway.limited_http import LimitedHttp
+from serve_apps.http.gateway.serving import HttpConfig
+from serve_apps.http.gateway.settings import GatewaySettings
 
 SETTINGS = GatewaySettings(
     head_s=1.0, body_s=2.0, body_bytes=100, write_s=4.0, keep_alive_s=1000, max_connections=3, address_share=1.0

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from schemas.errors import InvalidValue
 from schemas.inbox import PROMPTS, REWARDS, TRAJECTORIES
 from schemas.prompts import PromptSubmitted
-from serve_apps.gateway.app import gateway_app
-from serve_apps.gateway.settings import GatewaySettings
-from serve_apps.gateway.sources import Scope, Sources, scope_of
+from serve_apps.http.gateway.app import gateway_app
+from serve_apps.http.gateway.settings import GatewaySettings
+from serve_apps.http.gateway.sources import Scope, Sources, scope_of
 from serve_apps.rates import MANY, MINUTE_S, Rates
 from slime_events.loop.prompts.outside import ITEMS
 from tests.gateway.test_gateway import SimulatedRun

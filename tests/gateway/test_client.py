@@ -17,7 +17,7 @@ from schemas.errors import AccessDenied, InboxFull, LogUnavailable, RunIsOver, R
 from schemas.inbox import Fate, InboxPrompt
 from schemas.outside import OutsideGroup, OutsideReward, OutsideSample
 from schemas.submission import LineProblem
-from serve_apps.gateway.app import gateway_app
+from serve_apps.http.gateway.app import gateway_app
 from slime_events import AsyncGatewayClient, GatewayClient
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.core.state.run import RunPhase

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from serve_apps.gateway import connections
-from serve_apps.gateway.connections import FILES, RESERVE, Connections, room_for
+from serve_apps.http.gateway import connections
+from serve_apps.http.gateway.connections import FILES, RESERVE, Connections, room_for
 
 INFINITY = connections.resource.RLIM_INFINITY
 

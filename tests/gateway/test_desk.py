@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from schemas.errors import ConfigError, LogUnavailable
-from serve_apps.agents import run_log, sessions
-from serve_apps.gateway.agents import AgentDesk
-from serve_apps.gateway.refusals import Refused
+from serve_apps.http.gateway.agents import AgentDesk
+from serve_apps.http.gateway.refusals import Refused
+from serve_apps.rollouts.agents import run_log, sessions
 from storage.memory_log import MemoryLog
 from tests.agents.stage import RULES, setup
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from serve_apps.gateway.connections import RESERVE, Connections
-from serve_apps.gateway.limited_http import MOST_AHEAD
-from serve_apps.gateway.settings import GatewaySettings, parse_listen
-from serve_apps.gateway.submission import JSON_BYTES, LINES, MOST_LINES, MOST_REFUSED
+from serve_apps.http.gateway.connections import RESERVE, Connections
+from serve_apps.http.gateway.limited_http import MOST_AHEAD
+from serve_apps.http.gateway.settings import GatewaySettings, parse_listen
+from serve_apps.http.gateway.submission import JSON_BYTES, LINES, MOST_LINES, MOST_REFUSED
 from slime_events.core.config.gateway import DEFAULT
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -16,10 +16,10 @@ from schemathesis.specs.openapi.checks import ignored_auth, positive_data_accept
 from actors.doors import PromptDoor, RewardDoor, TrajectoryDoor
 from actors.inbox import Doors, Inbox
 from schemas.inbox import InboxReply
-from serve_apps.gateway.app import gateway_app
-from serve_apps.gateway.asyncapi import asyncapi
-from serve_apps.gateway.settings import GatewaySettings
-from serve_apps.gateway.sources import Sources
+from serve_apps.http.gateway.app import gateway_app
+from serve_apps.http.gateway.asyncapi import asyncapi
+from serve_apps.http.gateway.settings import GatewaySettings
+from serve_apps.http.gateway.sources import Sources
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunState

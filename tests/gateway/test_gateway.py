@@ -18,10 +18,10 @@ from schemas.errors import LogUnavailable
 from schemas.inbox import OTHER_CONTENT, InboxReply
 from schemas.prompts import PromptSubmitted
 from schemas.steps import StepCommitted
-from serve_apps.gateway.app import gateway_app
-from serve_apps.gateway.settings import GatewaySettings
-from serve_apps.gateway.sources import Sources
-from serve_apps.gateway.submission import submit
+from serve_apps.http.gateway.app import gateway_app
+from serve_apps.http.gateway.settings import GatewaySettings
+from serve_apps.http.gateway.sources import Sources
+from serve_apps.http.gateway.submission import submit
 from slime_events.client.inbox import InboxClient
 from slime_events.core.state.run import RunPhase
 from storage.log import MAX_BATCH, Readable

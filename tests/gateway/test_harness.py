@@ -19,7 +19,7 @@ from schemas.errors import AccessDenied, InvalidValue, LogUnavailable, RunNotFou
 from schemas.rollouts import RolloutFailed
 from schemas.runs import FinishReason
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
-from serve_apps.gateway.sources import Scope
+from serve_apps.http.gateway.sources import Scope
 from slime_events import Harness, HarnessSession
 from slime_events.app import harness as module
 from slime_events.core.run.participant import Participant
@@ -288,7 +288,7 @@ async def test_nothing_waits_for_a_run_that_is_over(tmp_path: Path, is_on: bool)
 
 async def test_it_waits_for_a_run_that_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For `resume_s`, and no longer for one of which nothing is known."""
-    monkeypatch.setattr("serve_apps.gateway.open_sessions.RESUME_S", 1)
+    monkeypatch.setattr("serve_apps.http.gateway.open_sessions.RESUME_S", 1)
     scene = Scene(tmp_path)
     async with scene.stage.simulation:
         scene.stage.simulation.start_engine(Script(chunk=8))

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from serve_apps.gateway import serving
-from serve_apps.gateway.live_run import LiveRun
-from serve_apps.gateway.sources import Sources
+from serve_apps.http.gateway import serving
+from serve_apps.http.gateway.live_run import LiveRun
+from serve_apps.http.gateway.sources import Sources
 from slime_events.app.cli.main import main
 from slime_events.core.run.run_folder import RunFolder
 

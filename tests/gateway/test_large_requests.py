@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from serve_apps.agents.dialects import PATHS
-from serve_apps.agents.reading import Requests
+from serve_apps.rollouts.agents.dialects import PATHS
+from serve_apps.rollouts.agents.reading import Requests
 from tests.agents.stage import ASKED, RULES, Stage, ask
 from tests.scripted_engine import Script
 

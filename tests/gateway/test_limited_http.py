@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from serve_apps.gateway.limited_http import too_many
+from serve_apps.http.gateway.limited_http import too_many
 from tests.gateway.door import GET, WAIT, Door
 from tests.gateway.test_connections import One
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from schemas.prompts import PromptSubmitted
-from serve_apps.gateway.sources import Sources
+from serve_apps.http.gateway.sources import Sources
 from storage.nats.ports import free_port
 from tests.cli.invoke import command
 from tests.run.cheap import Parts, cheap_parts

@@ -14,8 +14,8 @@ import pytest
 
 from schemas.errors import AccessDenied, LogUnavailable, RunIsOver
 from schemas.inbox import KIND, PROMPTS, REWARDS, SENDER, InboxReply
-from serve_apps.gateway import live_run
-from serve_apps.gateway.live_run import LiveRun, NotOn
+from serve_apps.http.gateway import live_run
+from serve_apps.http.gateway.live_run import LiveRun, NotOn
 from slime_events.client.inbox import ROOM, NobodyListens
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.loop.prompts.offered import OFF_BYTES

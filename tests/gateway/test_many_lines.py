@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from schemas.inbox import InboxReply
-from serve_apps.gateway.refusals import Refused
-from serve_apps.gateway.submission import JSON_BYTES, submit
+from serve_apps.http.gateway.refusals import Refused
+from serve_apps.http.gateway.submission import JSON_BYTES, submit
 from slime_events.client.inbox import InboxClient
 from storage.log import MAX_BATCH
 from tests.gateway.test_large_requests import no_standstill

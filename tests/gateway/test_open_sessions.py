@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from schemas.runs import FinishReason
-from serve_apps.gateway import open_sessions
-from serve_apps.gateway.sources import Scope
+from serve_apps.http.gateway import open_sessions
+from serve_apps.http.gateway.sources import Scope
 from slime_events.core.run.participant import Participant
 from tests import made
 from tests.agents.stage import ASKED, Stage, ask, seal

@@ -25,9 +25,9 @@ from schemas.errors import (
     SlimeEventsError,
     UnwritableEvent,
 )
-from serve_apps.gateway.refusal_log import LONGEST, MOST, WINDOW_S, RefusalLog
-from serve_apps.gateway.refusals import Guard, Refused, answer, host_of, read_body, refusals, says_more, whole_body
-from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.http.gateway.refusal_log import LONGEST, MOST, WINDOW_S, RefusalLog
+from serve_apps.http.gateway.refusals import Guard, Refused, answer, host_of, read_body, refusals, says_more, whole_body
+from serve_apps.http.gateway.settings import GatewaySettings
 
 ORIGIN = "https://quiz.example"
 

@@ -18,8 +18,8 @@ import pytest
 from schemas.errors import InvalidValue
 from schemas.rewards import RewardAssigned
 from schemas.workers import WorkerJoined, WorkerLost
-from serve_apps.gateway.settings import GatewaySettings
-from serve_apps.gateway.sources import Sources
+from serve_apps.http.gateway.settings import GatewaySettings
+from serve_apps.http.gateway.sources import Sources
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.launch.preflight import check_start
 from slime_events.core.config.gateway import DEFAULT, RunGatewaySettings

@@ -10,7 +10,7 @@ import pytest
 
 from schemas.rollouts import RolloutFailed, RolloutRequested
 from schemas.sessions import SessionSealed
-from serve_apps.agents.run_log import RunLog
+from serve_apps.rollouts.agents.run_log import RunLog
 from tests.agents.stage import ASKED, Stage, ask, seal, state
 from tests.scripted_engine import Script
 

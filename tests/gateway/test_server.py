@@ -19,13 +19,13 @@ import pytest
 from fastapi import FastAPI
 
 from schemas.workers import WorkerJoined
-from serve_apps.agents import setup
-from serve_apps.gateway import actor, serving
-from serve_apps.gateway.actor import GatewayActor
-from serve_apps.gateway.agents import AgentDesk
-from serve_apps.gateway.connections import RESERVE
-from serve_apps.gateway.serving import GatewayServer, HttpConfig, HttpServer, serve_until_signal
-from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.http.gateway import actor, serving
+from serve_apps.http.gateway.actor import GatewayActor
+from serve_apps.http.gateway.agents import AgentDesk
+from serve_apps.http.gateway.connections import RESERVE
+from serve_apps.http.gateway.serving import GatewayServer, HttpConfig, HttpServer, serve_until_signal
+from serve_apps.http.gateway.settings import GatewaySettings
+from serve_apps.rollouts.agents import setup
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress

@@ -10,9 +10,9 @@ import pytest
 from fastapi import FastAPI
 
 from schemas.errors import EventTooLarge, LogUnavailable, RunIsOver, UnwritableEvent
-from serve_apps.gateway.refusals import refusals
-from serve_apps.gateway.serving import HttpConfig, HttpServer, serve
-from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.http.gateway.refusals import refusals
+from serve_apps.http.gateway.serving import HttpConfig, HttpServer, serve
+from serve_apps.http.gateway.settings import GatewaySettings
 
 
 async def test_a_cancelled_server_leaves_no_connection_open() -> None:

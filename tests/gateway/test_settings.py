@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import InvalidValue
-from serve_apps.gateway import listening
-from serve_apps.gateway.deadlines import Deadlines
-from serve_apps.gateway.listening import bound, bound_again, undelayed
-from serve_apps.gateway.serving import url_of
-from serve_apps.gateway.settings import GatewaySettings, ipaddress_or_none, is_loopback, parse_listen
+from serve_apps.http.gateway import listening
+from serve_apps.http.gateway.deadlines import Deadlines
+from serve_apps.http.gateway.listening import bound, bound_again, undelayed
+from serve_apps.http.gateway.serving import url_of
+from serve_apps.http.gateway.settings import GatewaySettings, ipaddress_or_none, is_loopback, parse_listen
 from slime_events.core.config.gateway import RunGatewaySettings
 
 HOSTS = st.sampled_from(["127.0.0.1", "10.0.0.1", "localhost", "::1", "name.example"])

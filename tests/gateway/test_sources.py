@@ -13,9 +13,9 @@ import pytest
 from fastapi import Request
 
 from schemas.errors import InvalidValue
-from serve_apps.gateway.admission import Admission
-from serve_apps.gateway.refusals import Refused
-from serve_apps.gateway.sources import Scope, Source, Sources, scope_of
+from serve_apps.http.gateway.admission import Admission
+from serve_apps.http.gateway.refusals import Refused
+from serve_apps.http.gateway.sources import Scope, Source, Sources, scope_of
 from serve_apps.rates import Rates
 
 

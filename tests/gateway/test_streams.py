@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from schemas.inbox import Fate, InboxFate
-from serve_apps.gateway import streams
-from serve_apps.gateway.refusals import Refused
-from serve_apps.gateway.streams import SHARE, Streams
+from serve_apps.http.gateway import streams
+from serve_apps.http.gateway.refusals import Refused
+from serve_apps.http.gateway.streams import SHARE, Streams
 
 WAITING, ACCEPTED, TRAINED, REJECTED = (
     InboxFate(key="k", group="g", fate=fate) for fate in (Fate.WAITING, Fate.ACCEPTED, Fate.TRAINED, Fate.REJECTED)

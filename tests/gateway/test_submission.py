@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from schemas.errors import LogUnavailable
 from schemas.inbox import REWARDS, InboxReply
 from schemas.submission import Submission
-from serve_apps.gateway import submission
-from serve_apps.gateway.refusals import Refused
-from serve_apps.gateway.submission import submit
+from serve_apps.http.gateway import submission
+from serve_apps.http.gateway.refusals import Refused
+from serve_apps.http.gateway.submission import submit
 from slime_events.client.inbox import InboxClient
 
 NDJSON, JSON = "application/x-ndjson", "application/json"

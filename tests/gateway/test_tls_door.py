@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from serve_apps.gateway import tls_door
-from serve_apps.gateway.connections import Connections
-from serve_apps.gateway.tls_door import TlsDoor
+from serve_apps.http.gateway import tls_door
+from serve_apps.http.gateway.connections import Connections
+from serve_apps.http.gateway.tls_door import TlsDoor
 from tests.gateway.door import Transport
 
 

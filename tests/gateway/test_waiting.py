@@ -15,7 +15,7 @@ from schemas.ids import inbox_group_id
 from schemas.inbox import Fate
 from schemas.prompts import PromptOffered, PromptRejected, PromptSubmitted, PromptWanted
 from schemas.runs import FinishReason, RunFinished
-from serve_apps.gateway.live_run import LiveRun
+from serve_apps.http.gateway.live_run import LiveRun
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.run import RunPhase

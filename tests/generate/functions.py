@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 from schemas.errors import ToolFailed
-from serve_apps.generate.session import Session, current_session
+from serve_apps.rollouts.generate.session import Session, current_session
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.sample import Sample
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from schemas.arrays import unpack
 from schemas.event import Event
-from serve_apps.generate.function import GenerateSetup
-from serve_apps.generate.slime.requests import ROUTER
+from serve_apps.rollouts.generate.function import GenerateSetup
+from serve_apps.rollouts.generate.slime.requests import ROUTER
 from slime_events.analysis.audit.audit import Audit
 from slime_events.loop.conductor.plan import Plan
 from storage.follow import Follower

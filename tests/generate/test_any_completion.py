@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import PlugPointError
-from serve_apps.generate.custom import completions
+from serve_apps.rollouts.generate.custom import completions
 from tests.generate.test_completion import WHOLE, completed, left, made, sample_of, shown
 
 

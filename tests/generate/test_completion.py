@@ -13,8 +13,8 @@ from schemas.errors import EngineError, PlugPointError
 from schemas.prompts import Source
 from schemas.rollouts import RolloutCompleted, StopReason, Timings, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
-from serve_apps.generate.custom import ATTRIBUTES_BYTES, CompletionContext, completions
-from serve_apps.generate.journal import EndedTurn
+from serve_apps.rollouts.generate.custom import ATTRIBUTES_BYTES, CompletionContext, completions
+from serve_apps.rollouts.generate.journal import EndedTurn
 from slime_events.core.trajectory import Trajectory
 from slime_events.loop.training.pending_batches import engine_log_probs
 from slime_events.plugins.sample import Sample, Status

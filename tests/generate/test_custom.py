@@ -22,11 +22,11 @@ from schemas.rollouts import (
     RolloutFailed,
 )
 from schemas.turns import TurnBegun, TurnRole
-from serve_apps.generate.custom import CustomGenerate
-from serve_apps.generate.function import UserLoop
-from serve_apps.generate.session import CURRENT
-from serve_apps.generate.slime.requests import get, get_model_url, post
-from serve_apps.rollout import Rollout
+from serve_apps.rollouts.generate.custom import CustomGenerate
+from serve_apps.rollouts.generate.function import UserLoop
+from serve_apps.rollouts.generate.session import CURRENT
+from serve_apps.rollouts.generate.slime.requests import get, get_model_url, post
+from serve_apps.rollouts.rollout import Rollout
 from slime_events.core.run.participant import Participant
 from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.args_view import ArgsView

@@ -14,9 +14,9 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutFailed
 from schemas.turns import TurnRecorded
-from serve_apps.generate.function import DEFAULT, GenerateSetup, generate_setup
-from serve_apps.generate.hooks import SampleHook
-from serve_apps.generate.slime.requests import ROUTER
+from serve_apps.rollouts.generate.function import DEFAULT, GenerateSetup, generate_setup
+from serve_apps.rollouts.generate.hooks import SampleHook
+from serve_apps.rollouts.generate.slime.requests import ROUTER
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.conductor.prompts import PromptFeed

@@ -22,9 +22,9 @@ from schemas.event import Event
 from schemas.rollouts import RolloutProgressed, Sampling, StopReason
 from schemas.subjects import everything_about
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
-from serve_apps.generate.journal import InFlight, Journal, TurnLog, _seed
-from serve_apps.generate.session import Session, current_session
-from serve_apps.rollout import ChunkRule, Rollout, RolloutContext, Suspended
+from serve_apps.rollouts.generate.journal import InFlight, Journal, TurnLog, _seed
+from serve_apps.rollouts.generate.session import Session, current_session
+from serve_apps.rollouts.rollout import ChunkRule, Rollout, RolloutContext, Suspended
 from slime_events.core.run.participant import Participant
 from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.args_view import ArgsView

@@ -18,8 +18,8 @@ from schemas.errors import EngineError, PlugPointError
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutSuspended
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded
-from serve_apps.generate.function import UserLoop
-from serve_apps.generate.listener import Listener
+from serve_apps.rollouts.generate.function import UserLoop
+from serve_apps.rollouts.generate.listener import Listener
 from slime_events.core.trajectory import Trajectory, content_digest
 from slime_events.plugins.args_view import ROUTER, ArgsView, CallArgs
 from storage.memory_log import MemoryLog

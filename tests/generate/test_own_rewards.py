@@ -12,7 +12,7 @@ from schemas.arrays import unpack
 from schemas.errors import PlugPointError
 from schemas.event import Purpose
 from schemas.rewards import RewardAssigned, RewardFailed
-from serve_apps.generate.custom import ATTRIBUTES_BYTES, CustomGenerate, completions
+from serve_apps.rollouts.generate.custom import ATTRIBUTES_BYTES, CustomGenerate, completions
 from storage.memory_log import MemoryLog
 from tests.generate.scene import setup
 from tests.generate.test_completion import REQUEST, completed, left, made, sample_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from schemas.errors import PlugPointError
-from serve_apps.generate.returned import read_sample
+from serve_apps.rollouts.generate.returned import read_sample
 from slime_events.plugins.sample import Sample, Status
 
 

@@ -14,10 +14,18 @@ import pytest
 
 from schemas.errors import PlugPointError
 from schemas.rollouts import Sampling, StopReason
-from serve_apps.generate.session import CURRENT, Session, Turn
-from serve_apps.generate.slime import requests
-from serve_apps.generate.slime.requests import UnknownPath, answer, get, get_json, get_model_url, post, post_json
-from serve_apps.generate.slime.rollout import abort, generate, generate_and_rm, generate_and_rm_group
+from serve_apps.rollouts.generate.session import CURRENT, Session, Turn
+from serve_apps.rollouts.generate.slime import requests
+from serve_apps.rollouts.generate.slime.requests import (
+    UnknownPath,
+    answer,
+    get,
+    get_json,
+    get_model_url,
+    post,
+    post_json,
+)
+from serve_apps.rollouts.generate.slime.rollout import abort, generate, generate_and_rm, generate_and_rm_group
 from slime_events.plugins.loader import name_of
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.slime.aliases import install_slime_aliases
@@ -286,8 +294,8 @@ async def test_a_call_is_made_again_so_often(
 
 
 def test_requests_have_the_names_that_logs_have() -> None:
-    assert name_of(post_json) == "serve_apps.generate.slime_compat:post_json"
-    assert name_of(get_json) == "serve_apps.generate.slime_compat:get_json"
+    assert name_of(post_json) == "serve_apps.rollouts.generate.slime_compat:post_json"
+    assert name_of(get_json) == "serve_apps.rollouts.generate.slime_compat:get_json"
 
 
 async def test_outside_of_a_run_both_are_plain_requests(monkeypatch: pytest.MonkeyPatch) -> None:

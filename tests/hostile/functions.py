@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serve_apps.generate.session import Session
+from serve_apps.rollouts.generate.session import Session
 from slime_events.plugins.sample import Sample
 from tests.hostile.deeds import DEEDS
 

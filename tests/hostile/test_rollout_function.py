@@ -10,9 +10,9 @@ import pytest
 from schemas.codec import encode_event
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutRequested
-from serve_apps.rollout_function.outcome import OutcomeContext, groups_of, outcome_of
-from serve_apps.rollout_function.recorded_turns import MadeTurns
-from serve_apps.rollout_function.runner import _numbers
+from serve_apps.rollouts.rollout_function.outcome import OutcomeContext, groups_of, outcome_of
+from serve_apps.rollouts.rollout_function.recorded_turns import MadeTurns
+from serve_apps.rollouts.rollout_function.runner import _numbers
 from slime_events.plugins.sample import Sample, Status
 from storage.log import MAX_EVENT_BYTES
 from tests.hostile.deeds import RETURNS

@@ -13,7 +13,7 @@ import pytest
 
 from actors.megatron.trainee import meeting_place
 from actors.trainer.ranks import rendezvous_address
-from serve_apps.engine.plugin import store_on_one_address
+from serve_apps.engines.plugin import store_on_one_address
 from tests.run.sockets import listening
 
 SOON = timedelta(seconds=30)

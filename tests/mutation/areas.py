@@ -82,15 +82,19 @@ AREAS = {
         ),
         Area(
             "gateway",
-            files=("serve_apps/gateway", "slime_events/app/gateway_client.py"),
+            files=("serve_apps/http/gateway", "slime_events/app/gateway_client.py"),
             tests=("tests/gateway", "tests/security", "tests/agents", "tests/cli/test_produce.py"),
         ),
         Area(
             "agents",
-            files=("serve_apps/agents", "serve_apps/agents/dialects", "serve_apps/agent_command"),
+            files=(
+                "serve_apps/rollouts/agents",
+                "serve_apps/rollouts/agents/dialects",
+                "serve_apps/http/agent_command",
+            ),
             tests=("tests/agents", "tests/agent_command", "tests/gateway"),
         ),
-        Area("tinker", files=("serve_apps/tinker",), tests=("tests/tinker", "tests/gateway")),
+        Area("tinker", files=("serve_apps/http/tinker",), tests=("tests/tinker", "tests/gateway")),
         Area(
             "data",
             files=("slime_events/loop/prompts", "slime_events/client", *(f"actors/{name}.py" for name in _INBOX)),
@@ -98,7 +102,7 @@ AREAS = {
         ),
         Area(
             "plugins",
-            files=("slime_events/plugins", "serve_apps/generate", "serve_apps/rollout_function"),
+            files=("slime_events/plugins", "serve_apps/rollouts/generate", "serve_apps/rollouts/rollout_function"),
             tests=(
                 *("tests/plug_points", "tests/generate", "tests/rollout_function", "tests/data", "tests/conformance"),
                 *("tests/filters", "tests/hostile", "tests/docs/test_plug_points.py"),

@@ -21,7 +21,7 @@ import pytest
 
 from schemas.errors import PlugPointError
 from schemas.rollouts import Sampling
-from serve_apps.generate.session import Session, session_of_process
+from serve_apps.rollouts.generate.session import Session, session_of_process
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.slime.aliases import install_slime_aliases
 from tests.simulation.parts import Letters

@@ -22,7 +22,7 @@ import pytest
 
 from schemas.errors import InvalidValue, PlugPointError, PlugPointMissing
 from schemas.rollouts import Sampling
-from serve_apps.generate.session import Session, session_of_process
+from serve_apps.rollouts.generate.session import Session, session_of_process
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.rewards import messages

@@ -18,7 +18,7 @@ from schemas.rollouts import (
     StopReason,
     WeightSpan,
 )
-from serve_apps.replay_rollout import replay
+from serve_apps.rollouts.replay_rollout import replay
 from slime_events.analysis.replay_rollout.compare import Comparison, compare
 from slime_events.analysis.replay_rollout.recorded import RecordedRollout, read_rollout, weight_folder
 from slime_events.app.cli.commands import replay_rollout as command

@@ -8,8 +8,8 @@ from typing import Any
 
 from schemas.arrays import unpack
 from schemas.codec import decode
-from serve_apps.rollout_function.function import EVALUATION, ROLLOUT, RolloutFunction
-from serve_apps.rollout_function.runner import FunctionRunner, RunnerContext
+from serve_apps.rollouts.rollout_function.function import EVALUATION, ROLLOUT, RolloutFunction
+from serve_apps.rollouts.rollout_function.runner import FunctionRunner, RunnerContext
 from slime_events.analysis.audit.audit import Audit
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings

@@ -9,8 +9,8 @@ import pytest
 
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed
-from serve_apps.rollout_function.outcome import OutcomeContext, outcome_of
-from serve_apps.rollout_function.recorded_turns import MadeTurns
+from serve_apps.rollouts.rollout_function.outcome import OutcomeContext, outcome_of
+from serve_apps.rollouts.rollout_function.recorded_turns import MadeTurns
 from slime_events.plugins.sample import Sample, Status
 from tests.simulation.parts import Letters
 from tests.simulation.simulation import make_plan

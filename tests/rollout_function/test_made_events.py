@@ -13,9 +13,9 @@ from schemas.arrays import unpack
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import FailureKind, Place, RolloutCompleted, RolloutFailed, RolloutRequested, WeightSpan
-from serve_apps.generate.journal import EndedTurn
-from serve_apps.rollout_function.outcome import Outcome, OutcomeContext, outcome_of
-from serve_apps.rollout_function.recorded_turns import MadeTurn, MadeTurns
+from serve_apps.rollouts.generate.journal import EndedTurn
+from serve_apps.rollouts.rollout_function.outcome import Outcome, OutcomeContext, outcome_of
+from serve_apps.rollouts.rollout_function.recorded_turns import MadeTurn, MadeTurns
 from slime_events.plugins.sample import Sample, Status
 from storage.log import MAX_EVENT_BYTES
 from tests.made import submitted, turn

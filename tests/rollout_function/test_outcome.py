@@ -13,16 +13,16 @@ import pytest
 from schemas.errors import PlugPointError
 from schemas.prompts import PromptWanted
 from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
-from serve_apps.generate.journal import EndedTurn
-from serve_apps.generate.session import Session, current_session, session_of_process
-from serve_apps.rollout_function import runner as runners
-from serve_apps.rollout_function.calls import FunctionSession
-from serve_apps.rollout_function.data_source import DrawnGroups
-from serve_apps.rollout_function.evaluation import evaluated
-from serve_apps.rollout_function.function import ROLLOUT, RolloutFunction
-from serve_apps.rollout_function.outcome import drawn_group, groups_of
-from serve_apps.rollout_function.recorded_turns import MadeTurn, MadeTurns
-from serve_apps.rollout_function.runner import METRICS, _numbers
+from serve_apps.rollouts.generate.journal import EndedTurn
+from serve_apps.rollouts.generate.session import Session, current_session, session_of_process
+from serve_apps.rollouts.rollout_function import runner as runners
+from serve_apps.rollouts.rollout_function.calls import FunctionSession
+from serve_apps.rollouts.rollout_function.data_source import DrawnGroups
+from serve_apps.rollouts.rollout_function.evaluation import evaluated
+from serve_apps.rollouts.rollout_function.function import ROLLOUT, RolloutFunction
+from serve_apps.rollouts.rollout_function.outcome import drawn_group, groups_of
+from serve_apps.rollouts.rollout_function.recorded_turns import MadeTurn, MadeTurns
+from serve_apps.rollouts.rollout_function.runner import METRICS, _numbers
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.rollout_types import RolloutFnEvalOutput, RolloutFnTrainOutput, call_rollout_fn
 from slime_events.plugins.sample import Sample

@@ -75,7 +75,7 @@ async def test_nothing_is_begun_before_all_of_the_log_is_read(tmp_path: Path, mo
     async with a_run(tmp_path, steps=2) as run:
         run.start_role("function", runner(run, "numbered").run())
         assert await run.finish() is RunPhase.FINISHED
-        monkeypatch.setattr("serve_apps.rollout_function.runner.Follower", OneByOne)
+        monkeypatch.setattr("serve_apps.rollouts.rollout_function.runner.Follower", OneByOne)
         async with asyncio.timeout(WAIT_S):
             await runner(run, "numbered").run()
     assert [step for _, step, _ in functions.CALLED] == [0, 1]
@@ -128,7 +128,7 @@ class Late(Follower):
 async def test_one_that_was_not_the_first_goes_on_from_what_the_other_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve_apps.rollout_function.runner.Follower", Late)
+    monkeypatch.setattr("serve_apps.rollouts.rollout_function.runner.Follower", Late)
     functions.CALLED.clear()
     async with a_run(tmp_path, max_staleness=1) as run:
         first = run.start_role("first", runner(run, "picky").run())

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from schemas.errors import PlugPointError
-from serve_apps.generate.session import CURRENT
-from serve_apps.rollout_function.slime import loop as slime_loop
+from serve_apps.rollouts.generate.session import CURRENT
+from serve_apps.rollouts.rollout_function.slime import loop as slime_loop
 from slime_events.plugins.filters.base_types import DynamicFilterOutput
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.slime.aliases import install_slime_aliases

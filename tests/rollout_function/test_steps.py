@@ -20,8 +20,8 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested, RolloutReturned
 from schemas.runs import RunFailed
-from serve_apps.rollout_function.calls import Calls
-from serve_apps.rollout_function.slime import loop as slime_loop
+from serve_apps.rollouts.rollout_function.calls import Calls
+from serve_apps.rollouts.rollout_function.slime import loop as slime_loop
 from slime_events.core.state.run import RunPhase
 from storage.log import Append, Recorded
 from tests.rollout_function import functions
@@ -94,7 +94,7 @@ async def test_calls_of_steps_before_hear_no_more(tmp_path: Path, monkeypatch: p
             shown[recorded.position] += 1
             super().apply(recorded)
 
-    monkeypatch.setattr("serve_apps.rollout_function.runner.Calls", Noted)
+    monkeypatch.setattr("serve_apps.rollouts.rollout_function.runner.Calls", Noted)
     async with a_run(tmp_path, steps=6) as run:
         run.start_engine()
         maker = runner(run, "wrapped")

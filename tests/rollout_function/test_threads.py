@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve_apps.rollout_function.function import in_daemon
+from serve_apps.rollouts.rollout_function.function import in_daemon
 
 
 async def test_no_process_waits_for_it() -> None:

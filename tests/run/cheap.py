@@ -22,9 +22,9 @@ from actors.trainer.ranks import HeldWeights
 from actors.trainer.trainer import Trainer
 from actors.trainer.trainer_plan import TrainerPlan
 from schemas.errors import TrainerError
-from serve_apps.engine_weights import EngineWeights
-from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import EngineContext, InlineRewards, RolloutWorker
+from serve_apps.engines.engine_weights import EngineWeights
+from serve_apps.rollouts.rollout import ChunkRule
+from serve_apps.rollouts.rollout_worker import EngineContext, InlineRewards, RolloutWorker
 from slime_events.app.launch.placement import GpuNode
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reward import RewardSettings

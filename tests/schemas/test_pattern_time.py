@@ -21,9 +21,9 @@ ELSEWHERE = ("plugins/rewards/", "schemas/redaction.py")
 METHODS = {"compile", "search", "match", "fullmatch", "sub", "findall", "finditer", "split"}
 WHOLE = {
     "schemas/references.py",
-    "serve_apps/engine/messages.py",
-    "serve_apps/suspects.py",
-    "serve_apps/tinker/names.py",
+    "serve_apps/engines/messages.py",
+    "serve_apps/rollouts/suspects.py",
+    "serve_apps/http/tinker/names.py",
     "slime_events/core/config/yaml_text.py",
     "slime_events/loop/prompts/data_file.py",
 }

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-MODULES = ("schemas", "serve_apps.agents", "serve_apps.gateway", "slime_events.loop.prompts", "storage")
+MODULES = ("schemas", "serve_apps.rollouts.agents", "serve_apps.http.gateway", "slime_events.loop.prompts", "storage")
 """What is watched for new paths: the decoders, and what they call of ours."""
 
 

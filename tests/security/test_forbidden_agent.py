@@ -14,7 +14,7 @@ import pytest
 from schemas.event import Event
 from schemas.sessions import SessionOpened, SessionSealed
 from schemas.turns import TurnRecorded
-from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.http.gateway.settings import GatewaySettings
 from storage.nats.accounts import guard
 from storage.nats.server import NatsServer
 from tests.scripted_engine import Script

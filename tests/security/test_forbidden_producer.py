@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from schemas.prompts import PromptSubmitted
-from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.http.gateway.settings import GatewaySettings
 from tests.security.wire import Run, Wire, served
 
 PROMPTS = "/v1/runs/sim/prompts"

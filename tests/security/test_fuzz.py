@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.http.gateway.settings import GatewaySettings
 from tests.security.decoders import DECODERS, Decoder
 from tests.security.wire import Run
 

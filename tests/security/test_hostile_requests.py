@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.http.gateway.settings import GatewaySettings
 from tests.agents.stage import Stage
 from tests.scripted_engine import Script
 from tests.security.wire import Run, served

@@ -16,9 +16,9 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
-from serve_apps.gateway.connections import RESERVE
-from serve_apps.gateway.limited_http import MOST_AHEAD
-from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.http.gateway.connections import RESERVE
+from serve_apps.http.gateway.limited_http import MOST_AHEAD
+from serve_apps.http.gateway.settings import GatewaySettings
 from tests.security.wire import Wire, served
 
 SETTINGS = GatewaySettings(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from serve_apps.gateway.limited_http import MOST_HEAD
-from serve_apps.gateway.refusal_log import MOST, WINDOW_S, RefusalLog
-from serve_apps.gateway.refusals import host_of
-from serve_apps.gateway.settings import GatewaySettings
+from serve_apps.http.gateway.limited_http import MOST_HEAD
+from serve_apps.http.gateway.refusal_log import MOST, WINDOW_S, RefusalLog
+from serve_apps.http.gateway.refusals import host_of
+from serve_apps.http.gateway.settings import GatewaySettings
 from tests.security.wire import Run, Wire, served
 
 HEALTH = "/healthz"

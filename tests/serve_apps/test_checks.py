@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from schemas.errors import EngineError, InvalidValue
 from schemas.rollouts import Sampling, StopReason, WeightSpan
-from serve_apps.engine.checks import check_request, check_sampling, checked
-from serve_apps.engine.engine import Delta, GenerateRequest, sampling_params
-from serve_apps.rollout import ChunkRule, Rollout, RolloutContext, stream
+from serve_apps.engines.checks import check_request, check_sampling, checked
+from serve_apps.engines.engine import Delta, GenerateRequest, sampling_params
+from serve_apps.rollouts.rollout import ChunkRule, Rollout, RolloutContext, stream
 from slime_events.core.trajectory import Trajectory
 from tests import made
 

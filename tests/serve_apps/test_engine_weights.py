@@ -17,7 +17,7 @@ from schemas.event import Purpose
 from schemas.rollouts import RolloutRequested
 from schemas.subjects import of_type
 from schemas.weights import WeightsActivated
-from serve_apps.engine_weights import PATIENCE, Choice, Claim, EngineWeights, choose_version
+from serve_apps.engines.engine_weights import PATIENCE, Choice, Claim, EngineWeights, choose_version
 from slime_events.core.run.participant import Participant
 from storage.cancellation import end_all
 from storage.group_commit import GroupCommit

@@ -11,8 +11,8 @@ from schemas.arrays import unpack
 from schemas.envelope import event_id
 from schemas.errors import EngineError
 from schemas.rollouts import StopReason, WeightSpan
-from serve_apps.engine.engine import Delta
-from serve_apps.rollout import ChunkRule, Rollout
+from serve_apps.engines.engine import Delta
+from serve_apps.rollouts.rollout import ChunkRule, Rollout
 from slime_events.core.trajectory import Trajectories, Trajectory, content_digest, merge_spans
 from slime_events.loop.training.pending_batches import engine_log_probs
 from tests import made

@@ -10,9 +10,9 @@ import pytest
 from schemas.arrays import unpack
 from schemas.errors import EngineError
 from schemas.rollouts import RolloutProgressed, StopReason
-from serve_apps import rollout
-from serve_apps.engine.engine import GenerateRequest
-from serve_apps.rollout import ChunkRule, Rollout, RolloutContext, stream
+from serve_apps.engines.engine import GenerateRequest
+from serve_apps.rollouts import rollout
+from serve_apps.rollouts.rollout import ChunkRule, Rollout, RolloutContext, stream
 from slime_events.core.trajectory import Trajectory
 from tests import made
 from tests.scripted_engine import Script, ScriptedEngine

@@ -25,8 +25,8 @@ from actors.recorded_rollout_reader import RecordedRolloutReader
 from schemas.ids import inbox_group_id
 from schemas.runs import Branched, RunFinished
 from schemas.subjects import about, of_type
-from serve_apps.generate.function import GenerateSetup
-from serve_apps.rollout import ChunkRule
+from serve_apps.rollouts.generate.function import GenerateSetup
+from serve_apps.rollouts.rollout import ChunkRule
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation

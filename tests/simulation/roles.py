@@ -14,12 +14,12 @@ from actors.grader import Grader
 from actors.trainer.trainer import Trainer
 from actors.trainer.trainer_plan import TrainerPlan
 from schemas.arrays import unpack
-from serve_apps.engine.engine import Engine
-from serve_apps.engine_weights import HOLD_S, EngineWeights
-from serve_apps.generate.custom import CustomGenerate
-from serve_apps.generate.function import GenerateSetup
-from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import EngineContext, InlineRewards, RolloutWorker
+from serve_apps.engines.engine import Engine
+from serve_apps.engines.engine_weights import HOLD_S, EngineWeights
+from serve_apps.rollouts.generate.custom import CustomGenerate
+from serve_apps.rollouts.generate.function import GenerateSetup
+from serve_apps.rollouts.rollout import ChunkRule
+from serve_apps.rollouts.rollout_worker import EngineContext, InlineRewards, RolloutWorker
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.data import DataSettings

@@ -20,9 +20,9 @@ from schemas.codec import decode
 from schemas.event import Event
 from schemas.rollouts import Sampling
 from schemas.runs import RunStarted
-from serve_apps.engine.engine import Engine
-from serve_apps.engine_weights import HOLD_S
-from serve_apps.rollout import ChunkRule
+from serve_apps.engines.engine import Engine
+from serve_apps.engines.engine_weights import HOLD_S
+from serve_apps.rollouts.rollout import ChunkRule
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation

@@ -16,7 +16,7 @@ from schemas.event import Purpose
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling
-from serve_apps.generate.function import generate_setup
+from serve_apps.rollouts.generate.function import generate_setup
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.state.run import RunPhase

@@ -17,7 +17,7 @@ from schemas.event import Purpose
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, Sampling
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
-from serve_apps.engine.engine import Delta, GenerateRequest
+from serve_apps.engines.engine import Delta, GenerateRequest
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from tests.scripted_engine import Script, ScriptedEngine

@@ -20,8 +20,8 @@ from schemas.rollouts import (
     StopReason,
 )
 from schemas.weights import WeightsPublished
-from serve_apps.engine.engine import Delta, GenerateRequest
-from serve_apps.rollout import ChunkRule
+from serve_apps.engines.engine import Delta, GenerateRequest
+from serve_apps.rollouts.rollout import ChunkRule
 from slime_events.core.state.run import RunPhase
 from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.simulation import Simulation, make_plan

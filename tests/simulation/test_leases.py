@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason
-from serve_apps.rollout import ChunkRule
+from serve_apps.rollouts.rollout import ChunkRule
 from slime_events.core.state.run import RunPhase
 from tests.clock import Clock
 from tests.scripted_engine import Script

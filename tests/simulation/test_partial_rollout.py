@@ -24,8 +24,8 @@ from schemas.rollouts import (
 )
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from serve_apps.engine.engine import Delta, GenerateRequest
-from serve_apps.rollout import ChunkRule
+from serve_apps.engines.engine import Delta, GenerateRequest
+from serve_apps.rollouts.rollout import ChunkRule
 from slime_events.analysis.audit.audit import Audit, report_text
 from slime_events.analysis.audit.ledger import Rules
 from slime_events.core.config.algorithm import AlgorithmSettings

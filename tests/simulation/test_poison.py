@@ -13,9 +13,9 @@ from schemas.errors import EngineLost
 from schemas.groups import GroupRejected
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested
 from schemas.workers import WorkerLost
-from serve_apps.engine.engine import Delta, GenerateRequest
-from serve_apps.engine.sglang_engine import ended_from_outside
-from serve_apps.suspects import MOST_LOST
+from serve_apps.engines.engine import Delta, GenerateRequest
+from serve_apps.engines.sglang_engine import ended_from_outside
+from serve_apps.rollouts.suspects import MOST_LOST
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from tests.scripted_engine import Script, ScriptedEngine

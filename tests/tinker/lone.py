@@ -11,11 +11,11 @@ import httpx
 from schemas.commands import CommandDone, CommandGiven
 from schemas.event import Event
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested
-from serve_apps.gateway.settings import GatewaySettings
-from serve_apps.gateway.sources import Sources
-from serve_apps.tinker.answers import Answers
-from serve_apps.tinker.app import tinker_app
-from serve_apps.tinker.calls import Calls, Served
+from serve_apps.http.gateway.settings import GatewaySettings
+from serve_apps.http.gateway.sources import Sources
+from serve_apps.http.tinker.answers import Answers
+from serve_apps.http.tinker.app import tinker_app
+from serve_apps.http.tinker.calls import Calls, Served
 from slime_events.core.run.participant import Participant
 from storage.blobs import BlobStore
 from storage.log import Append

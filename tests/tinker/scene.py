@@ -20,11 +20,11 @@ import uvicorn
 from actors.trainer.commanded import CommandedTrainer
 from actors.trainer.trainer import Trainer
 from actors.trainer.trainer_plan import TrainerPlan
-from serve_apps.gateway.settings import GatewaySettings
-from serve_apps.gateway.sources import Sources
-from serve_apps.tinker.answers import Answers
-from serve_apps.tinker.app import tinker_app
-from serve_apps.tinker.calls import Calls, Served
+from serve_apps.http.gateway.settings import GatewaySettings
+from serve_apps.http.gateway.sources import Sources
+from serve_apps.http.tinker.answers import Answers
+from serve_apps.http.tinker.app import tinker_app
+from serve_apps.http.tinker.calls import Calls, Served
 from slime_events.core.datums import Beginning, PassResult, TrainPass
 from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.loop.commands.order import CommandOrder

@@ -15,8 +15,8 @@ from schemas.commands import CommandDone, CommandGiven, CommandKind
 from schemas.errors import RunNotFound
 from schemas.rollouts import FailureKind, RolloutRequested
 from schemas.runs import FinishReason
-from serve_apps.tinker.answers import PROMPT_LOG_PROBS, Answers, Failed, FinishedSamples, SampledSequences
-from serve_apps.tinker.names import Samples
+from serve_apps.http.tinker.answers import PROMPT_LOG_PROBS, Answers, Failed, FinishedSamples, SampledSequences
+from serve_apps.http.tinker.names import Samples
 from slime_events.core.datums import Datum
 from slime_events.core.trajectory import Trajectory
 from tests import made

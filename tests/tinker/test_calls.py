@@ -14,9 +14,9 @@ from schemas.arrays import pack_log_probs
 from schemas.commands import CommandDone, CommandGiven, CommandKind
 from schemas.errors import EventTooLarge, UnwritableEvent
 from schemas.rollouts import FailureKind, RolloutRequested
-from serve_apps.tinker import calls
-from serve_apps.tinker.answers import PROMPT_LOG_PROBS
-from serve_apps.tinker.wire import proto
+from serve_apps.http.tinker import calls
+from serve_apps.http.tinker.answers import PROMPT_LOG_PROBS
+from serve_apps.http.tinker.wire import proto
 from slime_events.core.datums import unpack_datums
 from tests import made
 from tests.tinker.lone import MODEL, MODEL_ID, SERVED, SESSION, Lone, completed, failed

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from schemas.commands import CommandDone, CommandGiven, CommandKind
-from serve_apps.tinker import numbers
-from serve_apps.tinker.numbers import MOST_NUMBER, Numbers
+from serve_apps.http.tinker import numbers
+from serve_apps.http.tinker.numbers import MOST_NUMBER, Numbers
 from tests.tinker.lone import MODEL, Lone
 
 STEP = CommandKind.OPTIM_STEP

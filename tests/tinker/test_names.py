@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.commands import CommandKind
 from schemas.errors import InvalidValue
-from serve_apps.tinker import names
+from serve_apps.http.tinker import names
 
 SESSION = "tinker-0123456789abcdef"
 FEW = settings(max_examples=20)

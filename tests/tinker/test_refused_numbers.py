@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.commands import CommandDone, CommandGiven, CommandKind
-from serve_apps.tinker import calls, numbers
-from serve_apps.tinker.wire import call_at, proto
+from serve_apps.http.tinker import calls, numbers
+from serve_apps.http.tinker.wire import call_at, proto
 from slime_events.loop.commands.order import CommandOrder
 from tests.tinker.scene import VOCABULARY, TinkerGateway, datum, scene
 from tests.tinker.test_sdk import ADAM, in_thread

@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from schemas.commands import CommandGiven, CommandKind
-from serve_apps.gateway.sources import Scope
-from serve_apps.tinker import app
-from serve_apps.tinker.app import BYTES_OF_A_TOKEN, MOST_CALL
-from serve_apps.tinker.calls import PROTOBUF
-from serve_apps.tinker.wire import proto
+from serve_apps.http.gateway.sources import Scope
+from serve_apps.http.tinker import app
+from serve_apps.http.tinker.app import BYTES_OF_A_TOKEN, MOST_CALL
+from serve_apps.http.tinker.calls import PROTOBUF
+from serve_apps.http.tinker.wire import proto
 from tests.tinker.lone import MODEL_ID, SERVED, SESSION, Lone
 
 

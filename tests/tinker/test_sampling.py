@@ -13,8 +13,8 @@ from schemas.arrays import unpack
 from schemas.errors import InvalidValue
 from schemas.event import Purpose
 from schemas.rollouts import RolloutRequested
-from serve_apps.tinker.names import Samples
-from serve_apps.tinker.sampling import SampleRequest, check, sample_requests
+from serve_apps.http.tinker.names import Samples
+from serve_apps.http.tinker.sampling import SampleRequest, check, sample_requests
 
 VOCABULARY, LONGEST = 16, 8
 SAMPLES = Samples("call-3-0123456789abcdef", 2)

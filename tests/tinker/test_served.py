@@ -17,9 +17,9 @@ import pytest
 from schemas.errors import InvalidValue
 from schemas.runs import Branched
 from schemas.workers import WorkerJoined
-from serve_apps.tinker import actor
-from serve_apps.tinker.actor import TinkerActor, check_tinker
-from serve_apps.tinker.served import LONGEST, served_model
+from serve_apps.http.tinker import actor
+from serve_apps.http.tinker.actor import TinkerActor, check_tinker
+from serve_apps.http.tinker.served import LONGEST, served_model
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress

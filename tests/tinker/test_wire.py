@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from schemas.arrays import EMPTY_TOKENS
 from schemas.errors import InvalidValue
 from schemas.rollouts import StopReason
-from serve_apps.tinker import wire
-from serve_apps.tinker.wire import PassRequest, call_at, pass_output, proto, sample_output
+from serve_apps.http.tinker import wire
+from serve_apps.http.tinker.wire import PassRequest, call_at, pass_output, proto, sample_output
 from slime_events.core.trajectory import Trajectory
 
 VOCABULARY, LONGEST = 16, 4

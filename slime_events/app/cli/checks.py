@@ -98,7 +98,7 @@ IMPORTS = {
     ),
     "ray": ("import ray, ray.serve; print(ray.__version__)", TRAIN_MEND, 60.0),
     "sglang": (
-        "import torch, serve_apps.engine.host, sglang.srt.entrypoints.engine, sglang.srt.managers.scheduler; "
+        "import torch, serve_apps.engines.host, sglang.srt.entrypoints.engine, sglang.srt.managers.scheduler; "
         "from sglang.version import __version__; "
         "print(__version__, 'cuda' if torch.cuda.is_available() else 'cpu')",
         ENGINES_MEND,
@@ -197,7 +197,7 @@ def check_shims() -> Check:
 def _shims() -> Path | None:
     spec = util.find_spec("serve_apps")
     folders = list(spec.submodule_search_locations or ()) if spec else []
-    return next((path for folder in folders if (path := Path(folder) / "engine" / "cpu_shims").is_dir()), None)
+    return next((path for folder in folders if (path := Path(folder) / "engines" / "cpu_shims").is_dir()), None)
 
 
 def check_nats(binary: str | None = None, limit: float = 5.0) -> Check:

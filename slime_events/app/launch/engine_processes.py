@@ -8,7 +8,7 @@ import socket
 
 from schemas.event import Event
 from schemas.workers import WorkerJoined, WorkerLost
-from serve_apps.engine.template import runs
+from serve_apps.engines.template import runs
 
 ROLE = "engine"
 

@@ -57,7 +57,7 @@ def check_sampling_settings(settings: TrainSettings) -> None:
 
     Without this check, engines would refuse each of the run's requests.
     """
-    from serve_apps.engine.checks import check_sampling
+    from serve_apps.engines.checks import check_sampling
     from slime_events.loop.conductor.plan import make_plan
 
     rollout = replace(

@@ -60,7 +60,7 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     _check_plug_points(settings)
     _check_data(settings)
     if settings.run.tinker is not None:
-        from serve_apps.tinker.actor import check_tinker
+        from serve_apps.http.tinker.actor import check_tinker
 
         _try("--tinker", check_tinker, settings.run.tinker)
     if new:
@@ -68,7 +68,7 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     if settings.gateway.listens:
         _check_gateway(settings)
     if settings.agents.agent_command:
-        from serve_apps.agent_command.actor import check_agent_command
+        from serve_apps.http.agent_command.actor import check_agent_command
 
         check_agent_command(settings.agents)
     if settings.data.archive_prompts is not None:
@@ -210,19 +210,19 @@ def _check_source(path: str) -> None:
 
 
 def _check_generate(path: str) -> None:
-    from serve_apps.generate.function import GenerateFunction
+    from serve_apps.rollouts.generate.function import GenerateFunction
 
     GenerateFunction(path, Path.cwd())
 
 
 def _check_rollout_function(flag: str, path: str) -> None:
-    from serve_apps.rollout_function.function import RolloutFunction
+    from serve_apps.rollouts.rollout_function.function import RolloutFunction
 
     RolloutFunction(flag, path)
 
 
 def _check_hook(path: str) -> None:
-    from serve_apps.generate.hooks import SampleHook
+    from serve_apps.rollouts.generate.hooks import SampleHook
 
     SampleHook(path, Path.cwd())
 
@@ -278,8 +278,8 @@ def _check_archive(settings: TrainSettings) -> None:
 
 
 def _check_gateway(settings: TrainSettings) -> None:
-    from serve_apps.gateway.listening import bound
-    from serve_apps.gateway.settings import GatewaySettings
+    from serve_apps.http.gateway.listening import bound
+    from serve_apps.http.gateway.settings import GatewaySettings
 
     own = GatewaySettings.of_run(settings.gateway)
     for flag, file in ((own.flag("tls-cert"), own.tls_cert), (own.flag("tls-key"), own.tls_key)):

@@ -92,7 +92,7 @@ class Roles:
     def _serve(self) -> None:
         """Deploy the engines, and return when the replicas run. Ray Serve replaces replicas that are lost later."""
         from serve_apps.deployment import rollout_app  # imports Ray Serve: half a second that no other role waits for
-        from serve_apps.generate.function import generate_setup
+        from serve_apps.rollouts.generate.function import generate_setup
 
         app = rollout_app(
             self._address,
@@ -166,11 +166,11 @@ def _classes_of(settings: TrainSettings) -> dict[str, type]:
 
         classes[LOADER] = LoaderActor
     if settings.rollout.rollout_function_path or settings.evaluation.own_function:
-        from serve_apps.rollout_function.actor import RolloutFunctionActor
+        from serve_apps.rollouts.rollout_function.actor import RolloutFunctionActor
 
         classes[FUNCTION] = RolloutFunctionActor
     if settings.run.tinker:
-        from serve_apps.tinker.actor import TinkerActor
+        from serve_apps.http.tinker.actor import TinkerActor
 
         classes[TINKER] = TinkerActor
     elif not debug.debug_train_only:
@@ -181,11 +181,11 @@ def _classes_of(settings: TrainSettings) -> dict[str, type]:
 
         classes[DUMPER] = DumperActor
     if settings.gateway.listens:
-        from serve_apps.gateway.actor import GatewayActor
+        from serve_apps.http.gateway.actor import GatewayActor
 
         classes[GATEWAY] = GatewayActor
     if settings.agents.agent_command:
-        from serve_apps.agent_command.actor import AgentCommandActor
+        from serve_apps.http.agent_command.actor import AgentCommandActor
 
         classes[AGENTS] = AgentCommandActor
     return classes

@@ -25,8 +25,8 @@ from schemas.ids import INBOX
 from schemas.prompts import PromptSubmitted
 from schemas.runs import Branched
 from schemas.subjects import of_type
-from serve_apps.gateway.settings import parse_listen
-from serve_apps.gateway.sources import Scope, Sources
+from serve_apps.http.gateway.settings import parse_listen
+from serve_apps.http.gateway.sources import Scope, Sources
 from slime_events.app.launch.abandonable import ended_within
 from slime_events.app.launch.cluster import Cluster
 from slime_events.app.launch.gpu_preflight import Needs, check_count

@@ -24,7 +24,7 @@ ANSWERED_BY: dict[str, dict[str, str]] = {
         "slime_events.plugins.slime.eval_datasets": "EvalDatasetConfig build_eval_dataset_configs ensure_dataset_list",
     },
     "slime.utils.http_utils": {
-        "serve_apps.generate.slime.requests": "get post",
+        "serve_apps.rollouts.generate.slime.requests": "get post",
         "slime_events.plugins.slime.hosts": (
             "find_available_port get_host_info init_http_client is_port_available run_router terminate_process "
             "_wrap_ipv6=wrap_ipv6"
@@ -88,11 +88,11 @@ ANSWERED_BY: dict[str, dict[str, str]] = {
         "slime_events.plugins.rollout_types": "RolloutFnEvalOutput RolloutFnTrainOutput call_rollout_fn",
     },
     "slime.rollout.sglang_rollout": {
-        "serve_apps.generate.slime.generate_state": "GenerateState",
-        "serve_apps.generate.slime.requests": "get get_model_url post",
-        "serve_apps.generate.slime.rollout": "abort generate generate_and_rm generate_and_rm_group",
-        "serve_apps.generate.hooks": "apply_rollout_sample_hooks",
-        "serve_apps.rollout_function.slime.loop": (
+        "serve_apps.rollouts.generate.slime.generate_state": "GenerateState",
+        "serve_apps.rollouts.generate.slime.requests": "get get_model_url post",
+        "serve_apps.rollouts.generate.slime.rollout": "abort generate generate_and_rm generate_and_rm_group",
+        "serve_apps.rollouts.generate.hooks": "apply_rollout_sample_hooks",
+        "serve_apps.rollouts.rollout_function.slime.loop": (
             "eval_rollout eval_rollout_single_dataset generate_rollout generate_rollout_async"
         ),
         "slime_events.plugins.rewards.slime.rm_hub": "async_rm batched_async_rm",
@@ -107,10 +107,10 @@ ANSWERED_BY: dict[str, dict[str, str]] = {
         "slime_events.loop.prompts.slime.dataset": "Dataset",
     },
     "slime.rollout.sglang_streaming_rollout": {
-        "serve_apps.generate.slime.rollout": "generate_streaming=generate",
+        "serve_apps.rollouts.generate.slime.rollout": "generate_streaming=generate",
     },
     "slime.rollout.fully_async_rollout": {
-        "serve_apps.rollout_function.slime.loop": "generate_rollout_fully_async=generate_rollout",
+        "serve_apps.rollouts.rollout_function.slime.loop": "generate_rollout_fully_async=generate_rollout",
     },
     "slime.rollout.on_policy_distillation": {
         "slime_events.plugins.rewards.teacher": "post_process_rewards reward_func",
@@ -120,7 +120,7 @@ ANSWERED_BY: dict[str, dict[str, str]] = {
         "slime_events.loop.prompts.buffer_filter": "pop_first",
     },
     "slime.rollout.sample_hooks": {
-        "serve_apps.generate.hooks": "apply_rollout_sample_hooks set_current_rollout_id",
+        "serve_apps.rollouts.generate.hooks": "apply_rollout_sample_hooks set_current_rollout_id",
     },
     "slime.rollout.filter_hub": {},
     "slime.rollout.filter_hub.base_types": {

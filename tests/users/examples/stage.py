@@ -18,8 +18,8 @@ import pytest
 from schemas.arrays import unpack
 from schemas.event import Event
 from schemas.rollouts import RolloutCompleted, StopReason, WeightSpan
-from serve_apps.engine.engine import Delta, GenerateRequest, Tokens
-from serve_apps.generate.function import generate_setup
+from serve_apps.engines.engine import Delta, GenerateRequest, Tokens
+from serve_apps.rollouts.generate.function import generate_setup
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.demo.settings import BASE
 from slime_events.core.config.settings import TrainSettings

@@ -6,9 +6,9 @@ import logging
 import signal
 
 from schemas.errors import InvalidValue
-from serve_apps.gateway.listening import bound
-from serve_apps.gateway.settings import GatewaySettings
-from serve_apps.gateway.sources import Sources, scope_of
+from serve_apps.http.gateway.listening import bound
+from serve_apps.http.gateway.settings import GatewaySettings
+from serve_apps.http.gateway.sources import Sources, scope_of
 from slime_events.core.config.gateway import RunGatewaySettings
 from slime_events.core.run.run_folder import find_run
 
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     import uvloop  # Ray uses it too, if the gateway is a role of the run
 
-    from serve_apps.gateway.serving import GatewayServer, serve_until_signal, url_of
+    from serve_apps.http.gateway.serving import GatewayServer, serve_until_signal, url_of
 
     logging.basicConfig(level=logging.WARNING)
     with bound(settings) as listening, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

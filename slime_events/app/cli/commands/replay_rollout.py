@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from serve_apps.engine.arguments import engine_launch
-from serve_apps.engine.sglang_engine import SglangEngine
-from serve_apps.replay_rollout import replay
+from serve_apps.engines.arguments import engine_launch
+from serve_apps.engines.sglang_engine import SglangEngine
+from serve_apps.rollouts.replay_rollout import replay
 from slime_events.analysis.replay_rollout.compare import Comparison, Decode, Token, compare
 from slime_events.analysis.replay_rollout.recorded import RecordedRollout, read_rollout, weight_folder
 from slime_events.app.cli.render.text import duration, fields, json_text, paragraphs, shorten, table

@@ -1,0 +1,199 @@
+"""`LiveSession`: a gateway's copy of a session. `Turn`: one of its turns, in progress or recorded."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from schemas.doc import doc
+from schemas.rollouts import StopReason
+from schemas.turns import AgentTurn, TurnRecorded
+from serve_apps.engines.engine import LogProbs, Tokens
+from serve_apps.rollouts.agents.agent_request import AgentRequest
+from serve_apps.rollouts.agents.attach import Chains
+from serve_apps.rollouts.calls import Call
+from slime_events.core.state.sessions import Session
+from slime_events.core.trajectory import Fetch
+from slime_events.core.turn_paths import TokenPath
+
+
+class TurnRefused(Exception):
+    """A request that gets no turn. status: HTTP status of the answer. again_s: seconds until a retry makes sense."""
+
+    def __init__(self, status: int, message: str, *, again_s: float | None = None) -> None:
+        super().__init__(message)
+        self.status, self.again_s = status, again_s
+
+
+@dataclass(frozen=True, slots=True)
+class TurnKey:
+    """Identity of a request, by which a retry finds its turn."""
+
+    digest: Annotated[str, doc("digest of the Idempotency-Key, or of path and body")]
+    is_retry: Annotated[bool, doc("the client marks a retry; without a mark, an equal body begins another turn")]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTurn:
+    """A recorded turn with its arrays loaded; implements `attach.PriorTurn`."""
+
+    event: TurnRecorded
+    agent: AgentTurn
+    observed: Tokens
+    generated: Tokens
+    log_probs: LogProbs
+
+    @classmethod
+    def of(cls, event: TurnRecorded, fetch: Fetch) -> "LoadedTurn":
+        assert event.agent is not None
+        return cls(event, event.agent, fetch(event.observed), fetch(event.tokens), fetch(event.log_probs))
+
+    @property
+    def index(self) -> int:
+        return self.event.index
+
+    @property
+    def extends(self) -> int | None:
+        return self.event.extends
+
+    @property
+    def frame(self) -> str:
+        return self.agent.frame
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        return self.agent.messages
+
+    @property
+    def answered(self) -> str:
+        return self.agent.answered
+
+    @property
+    def stop(self) -> StopReason:
+        return self.event.stop or StopReason.STOP
+
+
+@dataclass(slots=True)
+class LiveSession:
+    """A gateway's copy of a session. It may be behind the log; then the fence of a write fails."""
+
+    name: Annotated[str, doc("name of this attempt; the sample may have a newer attempt")]
+    folded: Annotated[Session, doc("state from the events read so far")]
+    fetch: Fetch
+    lock: Annotated[asyncio.Lock, doc("held while a request finds its place and begins its turn")] = field(
+        default_factory=asyncio.Lock
+    )
+    under_way: Annotated[dict[int, "Turn"], doc("turns in progress, by index")] = field(default_factory=dict)
+    chains: Chains = field(default_factory=Chains)
+    _loaded: dict[int, LoadedTurn] = field(default_factory=dict)
+    _ends: dict[int, TokenPath] = field(default_factory=dict)
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the session takes turns, by the events read so far."""
+        return self.folded.takes_turns and self.folded.name == self.name
+
+    def turns(self) -> list[LoadedTurn]:
+        """Return the recorded turns, oldest first."""
+        return [self.turn(index) for index in sorted(self.folded.turns)]
+
+    def turn(self, index: int) -> LoadedTurn:
+        event = self.folded.turns[index]
+        if index not in self._loaded or self._loaded[index].event is not event:
+            self._loaded[index] = LoadedTurn.of(event, self.fetch)
+        return self._loaded[index]
+
+    def answered(self, digest: str) -> LoadedTurn | None:
+        """Return the newest turn whose messages and answer have this digest."""
+        index = self.folded.answered(digest)
+        return None if index is None else self.turn(index)
+
+    def fixed(self) -> "FixedForest":
+        """Return the recorded turns as an immutable forest, for a thread."""
+        turns = self.turns()
+        return FixedForest(turns, {turn.answered: turn for turn in turns})
+
+    def prompt(self, extends: int | None, observed: Tokens) -> TokenPath:
+        """Return the whole prompt of a turn that extends `extends` with `observed`."""
+        return (TokenPath() if extends is None else self.end(extends)).then(observed)
+
+    def end(self, index: int) -> TokenPath:
+        """Return prompt and generated tokens of a recorded turn."""
+        missing = list[LoadedTurn]()
+        at: int | None = index
+        while at is not None and at not in self._ends:
+            missing.append(self.turn(at))
+            at = missing[-1].extends
+        for turn in reversed(missing):
+            self._ends[turn.index] = self.prompt(turn.extends, turn.observed).then(turn.generated)
+        return self._ends[index]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedForest:
+    """An immutable `attach.Forest`."""
+
+    recorded: Annotated[list[LoadedTurn], doc("recorded turns, oldest first")]
+    by_answer: Annotated[dict[str, LoadedTurn], doc("newest turn by the digest of its messages and answer")]
+
+    def turns(self) -> list[LoadedTurn]:
+        return self.recorded
+
+    def answered(self, digest: str) -> LoadedTurn | None:
+        return self.by_answer.get(digest)
+
+
+@dataclass(slots=True)
+class Turn:
+    """One turn, in progress or recorded."""
+
+    id: Annotated[str, doc("id of the turn; a retry gets the same id")]
+    created: Annotated[int, doc("seconds of Unix time")]
+    request: AgentRequest
+    prompt: Annotated[Tokens, doc("token ids of the whole prompt, int32 [tokens]")]
+    stops: Annotated[tuple[str, ...], doc("stop strings of the run and of the request")]
+    call: Annotated[Call | None, doc("generation of the turn; None if the turn was already recorded")] = None
+    task: Annotated[asyncio.Task[LoadedTurn] | None, doc("records the turn; None if it was already recorded")] = None
+    recorded: Annotated[LoadedTurn | None, doc("the turn in the log, once it is there")] = None
+
+    async def end(self) -> LoadedTurn:
+        """Wait until the turn is in the log. Raises TurnRefused, StorageError."""
+        if self.recorded is None:
+            assert self.task is not None
+            self.recorded = await asyncio.shield(self.task)
+        return self.recorded
+
+    async def tokens(self, quiet_s: float) -> AsyncIterator[tuple[list[int], list[float]]]:
+        """Yield the turn's token ids and log-probs as they come; empty lists if none come for `quiet_s` seconds."""
+        seen = 0
+        if self.call is not None and self.task is not None:
+            moved = self.call.moved
+            self.task.add_done_callback(lambda _: moved.set())
+        while self.recorded is None and self.call is not None and self.task is not None and not self.task.done():
+            self.call.moved.clear()
+            generated = self.call.trajectory
+            if generated.length > seen:
+                start, seen = seen, generated.length
+                yield generated.tokens[start:seen].tolist(), generated.log_probs[start:seen].tolist()
+                continue
+            try:
+                async with asyncio.timeout(quiet_s):  # not wait_for with a task, which costs two wake-ups per token
+                    await self.call.moved.wait()
+            except TimeoutError:
+                yield [], []
+        turn = await self.end()
+        if len(turn.generated) > seen:
+            yield turn.generated[seen:].tolist(), turn.log_probs[seen:].tolist()
+
+
+def check_open(live: LiveSession) -> None:
+    """Raise TurnRefused if the session takes no turns."""
+    session = live.folded
+    if session.name != live.name:
+        raise TurnRefused(409, f"session {live.name} was abandoned: the run has requested its rollout again")
+    if session.opened is None:
+        raise TurnRefused(404, f"session {session.name} is not open")
+    if session.sealed is not None:
+        raise TurnRefused(409, f"session {session.name} was sealed ({session.sealed.reason}): it takes no more turns")
+    if session.ended is not None:
+        raise TurnRefused(409, f"session {session.name} has ended: it takes no more turns")
