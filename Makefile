@@ -83,42 +83,42 @@ soak: $(INSTALLED)
 	$(BIN)/python -m pytest -m "hypothesis and not soak" --hypothesis-profile explore --hypothesis-seed $(SEED)
 
 chaos: $(INSTALLED)
-	$(BIN)/python -m tests.chaos --kills 30 --seed $(SEED)
-	$(BIN)/python -m tests.chaos --kills 30 --seed $(SEED) --max-staleness 2
+	$(BIN)/python -m tests.harness.chaos --kills 30 --seed $(SEED)
+	$(BIN)/python -m tests.harness.chaos --kills 30 --seed $(SEED) --max-staleness 2
 
 strangers: $(INSTALLED)
-	$(BIN)/python -m tests.strangers --seed $(SEED)
+	$(BIN)/python -m tests.harness.strangers --seed $(SEED)
 
 # each plug point of slime's with a user's file, in a real short run of its own
 users: $(INSTALLED)
-	$(BIN)/python -m tests.users
+	$(BIN)/python -m tests.harness.users
 
 # inputs that once ended a run, each in a real short run
 cases: $(INSTALLED)
-	$(BIN)/python -m tests.cases
+	$(BIN)/python -m tests.harness.cases
 
 # what somebody with a run's credentials would try, on loopback, against real runs that go on afterwards
 attacks: $(INSTALLED)
-	$(BIN)/python -m tests.attacks
+	$(BIN)/python -m tests.harness.attacks
 
 # every command, program and config of the pages and examples that starts a run, in a folder of its own
 docs-run: $(INSTALLED)
-	$(BIN)/python -m tests.docs_run
+	$(BIN)/python -m tests.harness.docs_run
 
 # agents of eight packages, from PyPI and npm, in real runs whose gateway, engine and conductor are killed under them
 agent-kills: $(INSTALLED)
-	$(BIN)/python -m tests.agent_kills --install build/agents --seed $(SEED)
+	$(BIN)/python -m tests.harness.agent_kills --install build/agents --seed $(SEED)
 
 chaos-soak: $(INSTALLED)
-	$(BIN)/python -m tests.chaos --kills 200 --seed $(SEED)
-	$(BIN)/python -m tests.chaos --kills 200 --seed $(SEED) --max-staleness 2
+	$(BIN)/python -m tests.harness.chaos --kills 200 --seed $(SEED)
+	$(BIN)/python -m tests.harness.chaos --kills 200 --seed $(SEED) --max-staleness 2
 
 # faults in product code, which the tests have to notice; the soak tries every one that can be generated
 mutate: $(INSTALLED)
-	$(BIN)/python -m tests.mutation --seed $(SEED)
+	$(BIN)/python -m tests.harness.mutation --seed $(SEED)
 
 mutate-soak: $(INSTALLED)
-	$(BIN)/python -m tests.mutation --all
+	$(BIN)/python -m tests.harness.mutation --all
 
 # what lies in deploy/: its files by what can read them, then its services as processes with a run driven through them
 deploy-check: $(INSTALLED)

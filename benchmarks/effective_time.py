@@ -21,11 +21,11 @@ from schemas.errors import TrainerError
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated
 from storage.log import Recorded
-from tests.chaos.aftermath import read_back
-from tests.chaos.killer import Struck
-from tests.chaos.run import log_on, survive
-from tests.chaos.schedule import Kind, Strike
-from tests.chaos.settings import RUN, ChaosSettings
+from tests.harness.chaos.aftermath import read_back
+from tests.harness.chaos.killer import Struck
+from tests.harness.chaos.run import log_on, survive
+from tests.harness.chaos.schedule import Kind, Strike
+from tests.harness.chaos.settings import RUN, ChaosSettings
 
 STEPS, GROUPS, SAMPLES = 20, 128, 16
 """A step of 2,048 samples takes about ten seconds on two cores: long for a fsync, short for a real step."""

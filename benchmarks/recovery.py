@@ -15,11 +15,11 @@ from benchmarks.figure import Better, Figure
 from schemas.errors import TrainerError
 from schemas.event import Event
 from schemas.workers import WorkerJoined
-from tests.chaos.aftermath import read_back
-from tests.chaos.measures import BACK, Recovery, recoveries
-from tests.chaos.run import log_on, survive
-from tests.chaos.schedule import USUAL, Kind, schedule
-from tests.chaos.settings import RUN, ChaosSettings
+from tests.harness.chaos.aftermath import read_back
+from tests.harness.chaos.measures import BACK, Recovery, recoveries
+from tests.harness.chaos.run import log_on, survive
+from tests.harness.chaos.schedule import USUAL, Kind, schedule
+from tests.harness.chaos.settings import RUN, ChaosSettings
 
 KILLS = 24
 SEED = 11

@@ -24,7 +24,7 @@ def graph() -> grimp.ImportGraph:
     ):
         graph.add_import(importer=importer, imported=imported)
     graph.add_module("tests.docs.test_links")
-    graph.add_module("tests.mutation.test_mutation")
+    graph.add_module("tests.harness.mutation.test_mutation")
     return graph
 
 
@@ -43,7 +43,10 @@ def test_a_changed_test_is_its_own_nearest(graph: grimp.ImportGraph) -> None:
 
 @pytest.mark.parametrize(
     ("path", "test"),
-    [("docs/gpu.md", "tests/docs/test_links.py"), ("tests/mutation/faults/x.toml", "tests/mutation/test_mutation.py")],
+    [
+        ("docs/gpu.md", "tests/docs/test_links.py"),
+        ("tests/harness/mutation/faults/x.toml", "tests/harness/mutation/test_mutation.py"),
+    ],
 )
 def test_a_file_that_nothing_imports_has_the_tests_beside_it(path: str, test: str, graph: grimp.ImportGraph) -> None:
     assert list(batches(nearest_tests([path], graph), 9)) == [[test]]

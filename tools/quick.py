@@ -75,7 +75,8 @@ def _beside(path: PurePosixPath, graph: grimp.ImportGraph) -> list[str]:
     if path.parts[0] in PAGES:
         folder = "tests.api." if path.parts[0] == "examples" else "tests.docs."
     elif path.parts[0] == "tests" and path.suffix != ".py" and len(path.parts) > 2:
-        folder = f"tests.{path.parts[1]}."
+        rooms = path.parts[1:3] if path.parts[1] == "harness" else path.parts[1:2]
+        folder = f"tests.{'.'.join(rooms)}."
     else:
         return []
     return [module for module in graph.modules if module.startswith(folder) and is_test(module)]

@@ -8,8 +8,8 @@ from benchmarks.effective_time import MACHINES, StepSeconds, effective, faults, 
 from schemas.event import Event
 from storage.log import Recorded
 from tests import made
-from tests.chaos.killer import Struck
-from tests.chaos.schedule import Kind
+from tests.harness.chaos.killer import Struck
+from tests.harness.chaos.schedule import Kind
 
 SECOND = 1_000_000_000
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from benchmarks.recovery import TARGET_S, figure_of
 from schemas.workers import WorkerJoined
-from tests.chaos.killer import Struck
-from tests.chaos.measures import Recovery
-from tests.chaos.schedule import Kind
+from tests.harness.chaos.killer import Struck
+from tests.harness.chaos.measures import Recovery
+from tests.harness.chaos.schedule import Kind
 
 STARTS = [WorkerJoined(worker="conductor-1", role="conductor", pid=1, seconds={"ready": 2.0})]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs_run.blocks import Start
-from tests.docs_run.case import Case
-from tests.docs_run.play import play
-from tests.docs_run.stage import Stage
+from tests.harness.docs_run.blocks import Start
+from tests.harness.docs_run.case import Case
+from tests.harness.docs_run.play import play
+from tests.harness.docs_run.stage import Stage
 
 SAYS = "note: tis_clip has no effect: 12 of 2,000.\nerror: --x: /home/me/a.py has no 'f', nor ... here"
 PRINTS = (

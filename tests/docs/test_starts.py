@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.docs_run.blocks import Start, all_starts, starts_of
-from tests.docs_run.case import Key
-from tests.docs_run.cases import CASES, NOT_STARTED
-from tests.docs_run.play import command_of
+from tests.harness.docs_run.blocks import Start, all_starts, starts_of
+from tests.harness.docs_run.case import Key
+from tests.harness.docs_run.cases import CASES, NOT_STARTED
+from tests.harness.docs_run.play import command_of
 from tests.run.test_documented import KINDS
 
 STARTED: set[Key] = {case.key for case in CASES} | {key for case in CASES for key in case.covers}
@@ -17,7 +17,7 @@ def test_every_start_of_a_page_is_started_or_has_a_reason() -> None:
     starts = all_starts()
     assert len(starts) > 100
     unknown = [str(one) for one in starts if one.key not in STARTED and not reasons(one)]
-    assert not unknown, "add a case to tests/docs_run/cases.py for: \n" + "\n".join(unknown)
+    assert not unknown, "add a case to tests/harness/docs_run/cases.py for: \n" + "\n".join(unknown)
 
 
 def reasons(start: Start) -> list[str]:
@@ -53,7 +53,7 @@ def test_a_start_that_is_new_on_a_page_is_seen(tmp_path: Path, monkeypatch) -> N
         "```\n$ slime-events train --config a.toml \\\n    --run b   # said behind it\nnote: x\n```\n"
         "```toml\n[data]\n```\n```python\nprint(1)\n```\n```python\nwith start_run(s):\n    pass\n```\n"
     )
-    monkeypatch.setattr("tests.docs_run.blocks.ROOT", tmp_path)
+    monkeypatch.setattr("tests.harness.docs_run.blocks.ROOT", tmp_path)
     found = list(starts_of(page))
     assert [(one.line, one.text) for one in found] == [
         (2, "slime-events train --config a.toml --run b"), (7, "[data]"), (13, "with start_run(s):"),

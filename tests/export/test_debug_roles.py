@@ -26,7 +26,7 @@ from slime_events.analysis.export.loaded import LoadedStep
 from slime_events.analysis.export.samples import Samples
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
-from tests.history.checker import check
+from tests.harness.history.checker import check
 from tests.replay.golden import golden
 from tests.replay.replayed import policy_for, replayed
 from tests.simulation.roles import inline

@@ -23,7 +23,7 @@ from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.source import PromptSource
 from slime_events.plugins.loss_masks import loss_masks_of
 from tests.data.test_loss_masks import CHATML, tokenizer
-from tests.history.checker import check
+from tests.harness.history.checker import check
 from tests.replay.replayed import policy_for, replayed
 from tests.simulation.roles import inline
 from tests.simulation.simulation import Simulation, make_plan

@@ -13,7 +13,7 @@ from serve_apps.rollouts.generate.slime.requests import ROUTER
 from slime_events.analysis.audit.audit import Audit
 from slime_events.loop.conductor.plan import Plan
 from storage.follow import Follower
-from tests.history.checker import check
+from tests.harness.history.checker import check
 from tests.scripted_engine import Script
 from tests.simulation.crash import Crashed, Fate, Scene
 from tests.simulation.seconds import check_seconds

@@ -31,7 +31,7 @@ from tests.simulation.crash import Crash, Fate, Half
 from tests.simulation.parts import Letters
 from tests.simulation.simulation import make_plan
 
-USERS = Path(__file__).parents[1] / "users" / "plug_points"
+USERS = Path(__file__).parents[1] / "harness" / "users" / "plug_points"
 HOOK, MASK = f"{USERS}/sample_hook.py:note_length", f"{USERS}/sample_hook.py:mask_truncated"
 
 

@@ -14,7 +14,7 @@ from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from slime_events.loop.learner.overrides import Overrides
 from storage.memory_log import MemoryLog
-from tests.history.checker import check
+from tests.harness.history.checker import check
 from tests.learner.learning import DEADLINE_S, Learning
 from tests.scripted_engine import Script
 from tests.simulation.crash import Crash, Fate, Half, MortalLine

@@ -30,7 +30,7 @@ from slime_events.loop.learner.batches import preview
 from slime_events.loop.learner.overrides import Overrides
 from storage.log import Recorded, Subjects
 from storage.memory_log import MemoryLog
-from tests.history.checker import check
+from tests.harness.history.checker import check
 from tests.learner.learning import Learning
 from tests.scripted_engine import Script
 from tests.simulation.parts import Line, ScriptedRanks

@@ -41,7 +41,7 @@ from tests.simulation.parts import InstantPool
 from tests.simulation.roles import keep_all
 from tests.simulation.simulation import Simulation, make_plan
 
-FILE = Path(__file__).parents[1] / "users" / "plug_points" / "step_functions.py"
+FILE = Path(__file__).parents[1] / "harness" / "users" / "plug_points" / "step_functions.py"
 PLAN = make_plan(steps=2, groups=2, samples=3)
 
 

@@ -1,4 +1,4 @@
-"""The built-in graders; slime's own numbers are in tests/conformance, these are the edges around them."""
+"""The built-in graders; slime's own numbers are in tests/harness/conformance, these are the edges around them."""
 
 import pytest
 from hypothesis import given

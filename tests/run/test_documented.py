@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.docs_run.__main__ import starts_by_key
-from tests.docs_run.case import Parts
-from tests.docs_run.cases import CASES
-from tests.docs_run.play import play
-from tests.docs_run.stage import Stage
+from tests.harness.docs_run.__main__ import starts_by_key
+from tests.harness.docs_run.case import Parts
+from tests.harness.docs_run.cases import CASES
+from tests.harness.docs_run.play import play
+from tests.harness.docs_run.stage import Stage
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 DUMPED = "dumps/rollout_data/{rollout_id}.pt"

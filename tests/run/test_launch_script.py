@@ -20,8 +20,8 @@ from schemas.runs import FinishReason, RunFinished, RunResumed
 from schemas.steps import StepCommitted
 from slime_events.app.demo.digits4 import write_data
 from slime_events.app.demo.settings import BASE
+from tests.harness.users.script import MODEL, ROOT
 from tests.run.tiny import MARK, START_S, events_of, left_behind, of
-from tests.users.script import MODEL, ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 

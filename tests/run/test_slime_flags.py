@@ -17,11 +17,11 @@ from schemas.evals import EvalCompleted
 from schemas.steps import StepCommitted
 from slime_events.app.cli.main import main
 from storage.log import Recorded
+from tests.harness.users.cases import CASES
+from tests.harness.users.script import slime_events, users_folder, words
+from tests.harness.users.trial import AFTERWARDS, Ran
 from tests.metrics.read_back import tensorboard_points, wandb_rows
 from tests.run.tiny import MARK, events_of, left_behind, of
-from tests.users.cases import CASES
-from tests.users.script import slime_events, users_folder, words
-from tests.users.trial import AFTERWARDS, Ran
 
 TOGETHER = (
     *("reward", "sample hooks", "sample filter", "all samples", "rollout log", "reward post-process"),

@@ -16,7 +16,7 @@ from schemas.runs import RunFailed
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.app.launch.supervisor import Restarts
 from slime_events.core.train_batch import StepResult, TrainBatch
-from tests.chaos.settings import OWN_REWARD
+from tests.harness.chaos.settings import OWN_REWARD
 from tests.run.cheap import CountingRanks, LocalCluster, Parts, cheap_parts, lose
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 

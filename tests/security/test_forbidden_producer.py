@@ -1,6 +1,6 @@
 """Forty things and more that a producer's token does not allow: each is refused, changes nothing, and is in the log.
 
-What a producer's NATS credentials do not allow is in tests/strangers/forbidden.py.
+What a producer's NATS credentials do not allow is in tests/harness/strangers/forbidden.py.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from slime_events.model.branch_point import read_point
 from slime_events.model.progress import Progress
 from tests import made
 from tests.conductor.driver import dropping
-from tests.history.checker import check
+from tests.harness.history.checker import check
 from tests.scripted_engine import Script
 from tests.simulation.crash import Scene
 from tests.simulation.parts import CriticRanks, ScriptedRanks

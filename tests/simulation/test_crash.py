@@ -36,7 +36,7 @@ from slime_events.plugins.sample_view import group_samples
 from slime_events.plugins.texts import Texts
 from storage.log import append_all
 from storage.memory_log import MemoryLog
-from tests.history.checker import check
+from tests.harness.history.checker import check
 from tests.replay.replayed import policy_for, replayed
 from tests.scripted_engine import Script
 from tests.simulation.crash import Crash, Crashed, Fate, Half, Scene, Scope

@@ -31,7 +31,7 @@ from slime_events.analysis.audit.ledger import Rules
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.plan import Plan
-from tests.history.checker import check
+from tests.harness.history.checker import check
 from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run

@@ -20,12 +20,12 @@ from storage.jetstream.log import JetStreamLog
 from storage.log import EventLog, Fence, ForeignRecord, Recorded, once
 from storage.memory_log import MemoryLog
 from storage.nats.server import NatsServer
+from tests.harness.strangers.kinds import KINDS, Scene, Write, claim, head, make
+from tests.harness.strangers.writer import RawWriter
 from tests.storage.log.appends import chunk, everything, failure, reward
 from tests.storage.log.conftest import Backend, Open
 from tests.storage.log.forgetful import ForgetfulLog
 from tests.storage.waiting import done_up_to, taken
-from tests.strangers.kinds import KINDS, Scene, Write, claim, head, make
-from tests.strangers.writer import RawWriter
 
 Strange = Callable[[Write], Awaitable[int]]
 

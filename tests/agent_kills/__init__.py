@@ -1,9 +1,0 @@
-"""Agents as their authors wrote them, in real runs whose gateway, engine and conductor are killed while they ask.
-
-    python -m tests.agent_kills --install build/agents --agent openai smolagents --seed 1
-
-agents.py    the eight agents, and what each needs        install.py  their packages, in a folder of their own
-witness.py   writes down what an agent was told           told.py     reads it (pure)
-settings.py  the run that they train                      verdict.py  what the log says of it (pure)
-trial.py     one run, struck and judged
-"""

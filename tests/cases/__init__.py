@@ -1,1 +1,0 @@
-"""Small inputs that once ended a run, in real short runs: `python -m tests.cases`."""

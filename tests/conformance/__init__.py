@@ -1,1 +1,0 @@
-"""Conformance: slime's own figures, case by case (`python -m tests.conformance [FILE]`)."""

@@ -1,1 +1,0 @@
-"""`python -m tests.gpu`: what the CUDA path does on this machine's GPU, as a table."""

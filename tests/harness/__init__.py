@@ -1,0 +1,1 @@
+"""Programs that test the whole system, each run with `python -m tests.harness.NAME`. See docs/testing.md."""

@@ -1,0 +1,1 @@
+"""Conformance: slime's own figures, case by case (`python -m tests.harness.conformance [FILE]`)."""

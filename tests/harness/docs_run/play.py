@@ -1,0 +1,167 @@
+"""`play`: one case, from its command to its end, and what was otherwise than the page says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.harness.docs_run.blocks import Start, notes_and_errors
+from tests.harness.docs_run.case import Case
+from tests.harness.docs_run.stage import Stage
+
+DEADLINE_S, LOOK_S, ENDS_S = 300.0, 0.1, 30.0
+_NUMBER = re.compile(r"\d[\d,.]*")
+
+
+class Played(NamedTuple):
+    """command: as it was typed here. wrong: what was not as the page says; empty where all was."""
+
+    command: str
+    seconds: float
+    wrong: list[str]
+
+
+def command_of(case: Case, start: Start) -> str:
+    """The page's command with what shrinks it. A program is run from the file that the page's reader saves it in."""
+    text = case.command or ("python program.py" if start.body else start.text)
+    if text.startswith("slime-events") and " ..." in text:
+        filled = "" if "--prompt-data exported" in text else " --config settings.toml"
+        changes = "".join(before for before, _ in case.changes)
+        text = text if " ..." in changes else text.replace(" ...", filled, 1)
+    return f"{text if start.body else _changed(text, case)} {case.more}".strip()
+
+
+def play(case: Case, start: Start, stage: Stage) -> Played:
+    """Run it in the stage's folder."""
+    stage.take(case.page)
+    if start.body:
+        (stage.home / ("page.toml" if start.text.startswith("[") else "program.py")).write_text(
+            _changed(start.body, case)
+        )
+    if case.before is not None:
+        case.before(stage)
+    command, begun = _filled(command_of(case, start), stage), time.monotonic()
+    wrong: list[str] = []
+    with _running(command, stage, case) as process, _beside(case, stage, wrong):
+        code = _wait(process, case, stage)
+    said = stage.said()
+    if code is None:
+        wrong.append(f"no end within {DEADLINE_S:.0f} s")
+    else:
+        wrong += _differences(case, start, code, said, stage.home)
+    if wrong:
+        wrong.append(f"the end of what it said:\n{said[-3000:]}")
+    return Played(command, time.monotonic() - begun, wrong)
+
+
+def _changed(text: str, case: Case) -> str:
+    for before, after in case.changes:
+        if before not in text:
+            raise ValueError(f"{case.page}: {case.text}: {before!r} is not in it")
+        text = text.replace(before, after)
+    return text
+
+
+def _filled(command: str, stage: Stage) -> str:
+    """With free ports: {port:NAME}."""
+    return re.sub(r"\{port:(\w+)\}", lambda found: str(stage.port(found[1])), command)
+
+
+@contextlib.contextmanager
+def _running(command: str, stage: Stage, case: Case) -> Iterator[subprocess.Popen[bytes]]:
+    stage.output.unlink(missing_ok=True)
+    with stage.output.open("ab") as out:  # what works beside it writes there too
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {command}" if command.startswith("slime-events") else command],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd=stage.home,
+            env=stage.environment(case.parts.value),
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(ENDS_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it has left in its session
+        process.wait()
+
+
+@contextlib.contextmanager
+def _beside(case: Case, stage: Stage, wrong: list[str]) -> Iterator[None]:
+    def work() -> None:
+        assert case.beside is not None
+        try:
+            case.beside(stage)
+        except Exception:
+            wrong.append(f"what works beside it: {traceback.format_exc(limit=-2)}")
+
+    if case.beside is None:
+        yield
+        return
+    stage.ended.clear()
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stage.ended.set()
+        thread.join(ENDS_S)
+
+
+def _wait(process: subprocess.Popen[bytes], case: Case, stage: Stage) -> int | None:
+    """The exit code; None at the deadline."""
+    until, done = time.monotonic() + DEADLINE_S, False
+    while time.monotonic() < until:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(LOOK_S)
+        if done:
+            continue
+        if case.killed and re.search(case.killed, stage.said()):
+            process.kill()
+            done = True
+        elif case.stopped and re.search(case.stopped, stage.said()):
+            process.send_signal(signal.SIGINT)
+            done = True
+    return None
+
+
+def _differences(case: Case, start: Start, code: int, said: str, home: Path) -> Iterator[str]:
+    shown = notes_and_errors(start) if case.shown else []
+    errors = any(line.startswith("error: ") for line in shown)
+    expected = -signal.SIGKILL if case.killed else case.code if case.code is not None else 2 if errors else 0
+    if code != expected:
+        yield f"exit code {code} in the place of {expected}"
+    if "Traceback" in said:
+        yield "a traceback"
+    plain = _NUMBER.sub("#", said.replace(f"{home}/", "/home/me/"))
+    for line in shown:
+        if not re.search(_as_shown(line), plain):
+            yield f"the page shows, and it did not say: {line}"
+    for pattern in (*case.says, *([_made(case.steps)] if case.steps is not None else [])):
+        if not re.search(pattern, said):
+            yield f"it did not say {pattern!r}"
+
+
+def _as_shown(line: str) -> str:
+    """A pattern: any number for a number, anything for `...`."""
+    parts = (re.escape(_NUMBER.sub("#", part)) for part in line.split("..."))
+    return ".*".join(parts)
+
+
+def _made(steps: int) -> str:
+    return rf"\bstep {steps}/{steps}\b|\b{steps} steps\b|has weight version {steps} after"

@@ -1,0 +1,77 @@
+"""Memory on the GPU when a rank begins anew, as it does in recovery."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+
+import torch
+
+from actors.megatron.rank import TrainerRank
+from slime_events.core.train_batch import TrainBatch
+from tests.harness.gpu.report import Row
+from tests.harness.gpu.scene import (
+    GIB,
+    LARGE,
+    MIDDLE,
+    Scene,
+    allocated,
+    forget_peak,
+    lengths_to,
+    make_batch,
+    one_rank,
+    peak,
+)
+
+TIMES = 3
+
+
+def look(scene: Scene) -> None:
+    """Steps, then `reset`, several times."""
+    model = scene.model("large")
+    vocabulary = (LARGE if scene.on_gpu else MIDDLE)["vocab_size"]
+    batch = make_batch(lengths_to(2048, 512), vocabulary)
+    forget_peak()
+    with one_rank(model, bf16=scene.on_gpu, optimizer_digest="off") as rank:
+        built = allocated()
+        rank.train(batch)
+        stepped = allocated()
+        Row("memory of a rank", "built, and after its first step", {"built, GiB": built, "stepped, GiB": stepped}).say()
+        for number in range(TIMES):
+            old = weakref.ref(rank.trainee.model)
+            forget_peak()
+            start = time.perf_counter()
+            rank.reset()
+            seconds, most = time.perf_counter() - start, peak()
+            alive, after = old() is not None, allocated()
+            rank.train(batch)
+            gc.collect()
+            figures: dict[str, float | int | str] = {
+                "after, GiB": after,
+                "at most in reset, GiB": most,
+                "after a step and gc, GiB": allocated(),
+                "seconds": seconds,
+            }
+            Row(f"reset {number + 1}", f"the old model is {'still alive' if alive else 'gone'}", figures).say()
+        if scene.on_gpu:
+            _out_of_memory(rank, batch)
+
+
+def _out_of_memory(rank: TrainerRank, batch: TrainBatch) -> None:
+    """A step with too little memory, and one with enough after it."""
+    forget_peak()
+    whole = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + GIB / 4) / whole)
+    try:
+        rank.train(batch)
+        seen = "enough memory"
+    except Exception as error:
+        seen = f"{type(error).__module__}.{type(error).__name__}"
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    try:
+        norm = rank.train(batch).metrics["grad_norm"]
+        seen += "; the next step, with memory, is trained"
+    except Exception as error:
+        norm, seen = 0.0, f"{seen}; the next step: {Row.failed('', error).seen}"
+    Row("a step without memory", seen, {"gradient norm": norm, "allocated, GiB": allocated()}).say()

@@ -1,0 +1,3 @@
+from tests.harness.users.examples.stage import stage
+
+__all__ = ["stage"]

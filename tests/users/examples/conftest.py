@@ -1,3 +1,0 @@
-from tests.users.examples.stage import stage
-
-__all__ = ["stage"]
