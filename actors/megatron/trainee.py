@@ -1,5 +1,6 @@
 """`Place`: this process among the trainer's ranks. `Trainee`: the policy in training, its optimizer and settings."""
 
+import errno
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from actors.megatron.frozen_model import FrozenModel
 from actors.megatron.host_columns import joined_on_host
 from actors.megatron.tree_batch import pack_tree
 from schemas.doc import doc
-from schemas.errors import TrainerError
+from schemas.errors import RankLost, TrainerError
 from slime_events.algorithms.packing import micro_batches
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
@@ -59,8 +60,9 @@ class Place:
 def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> Place:
     """Join torch.distributed (gloo, or NCCL on CUDA) at `master` = "host:port" and form Megatron's groups.
 
-    Call it once per process. Raises TrainerError if the ranks do not meet within `distributed_timeout_minutes`, if they
-    do not divide into tensor parallel groups, or as `check_device`.
+    Call it once per process. Raises RankLost if another process has taken the port of `master`; TrainerError if the
+    ranks do not meet within `distributed_timeout_minutes`, if they do not divide into tensor parallel groups, or as
+    `check_device`.
     """
     if world_size % settings.tensor_model_parallel_size:
         raise TrainerError(
@@ -76,7 +78,9 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
         store = meeting_place(master, rank, world_size, timeout)
         dist.init_process_group(backend, rank=rank, world_size=world_size, timeout=timeout, store=store)
     except (RuntimeError, ValueError, OSError) as error:
-        raise TrainerError(f"rank {rank} of {world_size} could not join the trainer at {master}: {error}") from error
+        is_taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE  # a new trainer chooses another port
+        message = f"rank {rank} of {world_size} could not join the trainer at {master}: {error}"
+        raise (RankLost if is_taken else TrainerError)(message) from error
     parallel_state.initialize_model_parallel(
         settings.tensor_model_parallel_size, distributed_timeout_minutes=settings.distributed_timeout_minutes
     )
