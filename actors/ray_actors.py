@@ -45,7 +45,7 @@ from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async
 
 if TYPE_CHECKING:
-    from actors.megatron.rank import TrainerRank
+    from actors.backends import Backend
 
 T = TypeVar("T")
 
@@ -188,18 +188,24 @@ class RankActor:
         self._printed = contextlib.ExitStack()  # as long as the actor
         self._printed.enter_context(copy_output_to_log())
         self._number = rank
-        self._rank: TrainerRank | None = None
+        self._rank: Backend | None = None
 
     def start(self, trainer: TrainerSettings, *args: Any) -> None:
-        """Build this rank and join the process group. args: further arguments of `TrainerRank`. Raises as `call`."""
+        """Build this rank and join the process group. args: further arguments of `RankClass`. Raises as `call`."""
         os.environ.update(rank_secrets(trainer))
-        from actors.megatron.rank import TrainerRank
+        from actors.backends import rank_class
 
-        self._rank = self._guarded(partial(TrainerRank, trainer, *args))
+        self._rank = self._guarded(partial(rank_class(), trainer, *args))
 
-    def call(self, method: str, *args: object) -> None:
-        """Make this rank's part of a collective call. Raises RankLost if its device or a connection fails."""
-        self._guarded(partial(getattr(self._rank, method), *args))
+    def call(self, method: str, *args: object, **kwargs: object) -> None:
+        """Make this rank's part of a collective call. method: the name of a method of `Backend`.
+
+        Raises RankLost if its device or a connection fails.
+        """
+        from actors.backends import call_by_name
+
+        assert self._rank is not None, "the trainer starts the rank first"
+        self._guarded(partial(call_by_name, self._rank, method, *args, **kwargs))
 
     def _guarded(self, call: Callable[[], T]) -> T:
         from actors.megatron.faults import is_fault, lost

@@ -8,6 +8,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from typing import TypeVar, cast
 
 from actors.debug.answerer import Answer, Answerer
 from actors.trainer.ranks import HeldWeights, Ranks
@@ -37,6 +38,7 @@ from storage.payloads import Offload, fetch, offload_async
 from storage.weights.files import open_checkpoint
 from storage.weights.shards import TensorBytes
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -105,8 +107,9 @@ class UntrainedRanks(HeldWeights, Ranks):
     def __init__(self, hf_checkpoint: str) -> None:
         self._folder = hf_checkpoint
 
-    async def everywhere(self, method: str, *args: object) -> None:
+    async def everywhere(self, method: Callable[..., T], *args: object, **kwargs: object) -> T:
         """Do nothing: the weights never change, so that there is nothing to save, load or reset."""
+        return cast("T", None)  # the methods that have a result are replaced below
 
     async def finish_checkpoint(self, *, wait: bool) -> SaveProgress:
         return SaveProgress(SaveState.SAVED)

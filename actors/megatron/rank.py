@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import actors.megatron.import_core  # noqa: F401
+from actors.backends import Backend
 from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.commanded_step import CommandedSteps
@@ -49,7 +50,7 @@ from storage.weights.files import open_checkpoint
 from storage.weights.shards import Shard, TensorBytes, write_shards
 
 
-class TrainerRank:
+class TrainerRank(Backend):
     """A rank. Every method is collective: all ranks call it, in the same order, with the same arguments.
 
     On the CPU, the same weights, optimizer state and batch give the same new weights, bit for bit, on the same topology

@@ -8,11 +8,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from actors.backends import Backend, call_by_name, rank_class
 from actors.trainer.ranks import Ranks, collective, rendezvous_address
 from schemas.errors import RankLost, TrainerError
 from schemas.text import raised_text
@@ -21,6 +22,12 @@ from slime_events.core.run.own_python import own_command, own_path
 from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, rank_secrets, rank_variables
 from slime_events.plugins.trainer_points import rank_args
 
+T = TypeVar("T")
+P = ParamSpec("P")
+Request = tuple[str, tuple[object, ...], dict[str, object]]
+"""Name, positional and keyword arguments of a call that a rank's process makes."""
+READY, START = "ready", "start"
+"""Requests to a rank's process beside calls of its rank: answer when all imports are done, and build the rank."""
 CLOSE_S = 10.0
 """Seconds after which a rank that has not left its group is killed."""
 QUOTED_BYTES = 600
@@ -50,9 +57,22 @@ class RankProcess:
                 start_new_session=True,  # only the parent handles an interrupt of the terminal
             )
 
-    async def call(self, method: str, *arguments: object) -> Any:
+    async def ready(self) -> None:
+        """Wait until the process has imported its modules. Raises as `call`."""
+        await self._request(READY)
+
+    async def start(self, settings: TrainSettings, rank: int, world_size: int, master: str) -> None:
+        """Build the rank with the settings of a run. Raises as `call`, and as `RankClass`."""
+        shown = rank_args(settings)
+        await self._request(START, settings.trainer, settings.algorithm, rank, world_size, master, shown)
+
+    async def call(self, method: Callable[Concatenate[Backend, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a method of the rank; return its result or raise its error. Raises RankLost if the process has ended."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._call, method, arguments)
+        result: T = await self._request(method.__name__, *args, **kwargs)
+        return result
+
+    async def _request(self, name: str, *args: object, **kwargs: object) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._call, (name, args, kwargs))
 
     async def close(self) -> None:
         """Let the rank leave its group and end. During a call, kill it."""
@@ -65,10 +85,10 @@ class RankProcess:
         """Kill the process; open calls raise RankLost."""
         self._process.kill()
 
-    def _call(self, method: str, arguments: tuple[object, ...]) -> Any:
+    def _call(self, request: Request) -> Any:
         self._is_called = True
         try:
-            self._pipe.send((method, arguments))
+            self._pipe.send(request)
             done, value = self._pipe.recv()
         except (EOFError, OSError) as error:
             raise RankLost(self._loss()) from error
@@ -104,8 +124,9 @@ class LocalRanks(Ranks):
     def __init__(self, processes: Sequence[RankProcess]) -> None:
         self._processes = processes
 
-    async def everywhere(self, method: str, *args: object) -> Any:
-        return await collective([process.call(method, *args) for process in self._processes], give_up=self.kill)
+    async def everywhere(self, method: Callable[Concatenate[Backend, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        calls = [process.call(method, *args, **kwargs) for process in self._processes]
+        return await collective(calls, give_up=self.kill)
 
     def kill(self) -> None:
         for process in self._processes:
@@ -119,18 +140,15 @@ async def local_ranks(settings: TrainSettings) -> AsyncIterator[LocalRanks]:
     The ranks train like the run's own: the same code, threads and environment give the same digests on the same
     hardware and versions. Raises CheckpointMismatch, ConfigError, TrainerError as `TrainerRank`.
     """
-    trainer, algorithm, world = settings.trainer, settings.algorithm, settings.trainer.world_size
+    trainer, world = settings.trainer, settings.trainer.world_size
     environment = rank_variables(trainer) | rank_secrets(trainer)
     processes = [RankProcess(rank, environment) for rank in range(world)]
     try:
         ranks = LocalRanks(processes)
-        await ranks.everywhere("ready")  # imports take seconds, in which another process could take a chosen port
+        # Imports take seconds, in which another process could take a chosen port.
+        await collective([process.ready() for process in processes], give_up=ranks.kill)
         master = rendezvous_address()
-        shown = rank_args(settings)
-        starts = [
-            process.call("start", trainer, algorithm, rank, world, master, shown)
-            for rank, process in enumerate(processes)
-        ]
+        starts = [process.start(settings, rank, world, master) for rank, process in enumerate(processes)]
         await collective(starts, give_up=ranks.kill)
         yield ranks
     finally:
@@ -141,22 +159,22 @@ def main() -> None:
     """Serve the calls of a `RankProcess` until the pipe is closed."""
     pipe = Connection(int(sys.argv[1]))
     gc.disable()  # objects of imports are never garbage: scanning them costs a tenth of the time
-    from actors.megatron.rank import TrainerRank  # takes seconds, in which the parent reads the log
-
+    start = rank_class()  # takes seconds, in which the parent reads the log
     gc.freeze()
     gc.enable()
-    rank: TrainerRank | None = None
+    rank: Backend | None = None
     with contextlib.suppress(EOFError, OSError):
         while True:
-            method, arguments = pipe.recv()
+            name, args, kwargs = pipe.recv()
             done = True
             value: Any = None
             try:
-                if method == "start":
-                    rank = TrainerRank(*arguments)
-                elif method != "ready":  # answered when all imports are done
-                    value = getattr(rank, method)(*arguments)
-                if method == "export_bytes":
+                if name == START:
+                    rank = start(*args)
+                elif name != READY:
+                    assert rank is not None, "the parent starts the rank first"
+                    value = call_by_name(rank, name, *args, **kwargs)
+                if name == Backend.export_bytes.__name__:
                     value = [(name, dtype, shape, bytes(data)) for name, dtype, shape, data in value]
             except Exception as error:  # sent to the caller, which decides whether to use the rank further
                 plain = type(error).__module__ == "schemas.errors"

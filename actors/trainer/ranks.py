@@ -5,8 +5,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
+from actors.backends import Backend
 from schemas.errors import RankLost
 from slime_events.core.datums import PassResult, TrainPass
 from slime_events.core.save_progress import SaveProgress
@@ -19,6 +20,7 @@ from storage.weights.shards import TensorBytes
 from storage.weights.store import WeightManifest, WeightStore, digest_of
 
 T = TypeVar("T")
+P = ParamSpec("P")
 BLAME_S = 5.0
 """Seconds after the first failure in which the other ranks can still answer; then all ranks are given up."""
 
@@ -26,83 +28,80 @@ BLAME_S = 5.0
 class Ranks:
     """Base class: each call goes to every rank, and the result is rank 0's. Subclasses implement `everywhere`."""
 
-    async def everywhere(self, method: str, *args: object) -> Any:
-        """Return rank 0's result when all ranks are done. An error names the lost rank, not ranks that wait for it."""
+    async def everywhere(self, method: Callable[Concatenate[Backend, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return rank 0's result when all ranks are done. An error names the lost rank, not ranks that wait for it.
+
+        method: a method of `Backend`, such as `Backend.reset`. Ranks in other processes are called by its name.
+        """
         raise NotImplementedError
 
     async def train(self, batch: TrainBatch) -> StepResult:
         """Train a rollout step with all its optimizer steps."""
-        result: StepResult = await self.everywhere("train", batch)
-        return result
+        return await self.everywhere(Backend.train, batch)
 
     async def run_pass(self, request: TrainPass, *, backward: bool) -> PassResult:
         """Run a client's pass. backward: add its gradients to the next step."""
-        result: PassResult = await self.everywhere("run_pass", request, backward)
-        return result
+        return await self.everywhere(Backend.run_pass, request, backward)
 
     async def export_weights(self) -> list[TensorBytes]:
         """Return all tensors under Hugging Face names, in this process. The next call may change them."""
-        tensors: list[TensorBytes] = await self.everywhere("export_bytes")
-        return tensors
+        return await self.everywhere(Backend.export_bytes)
 
     async def weights_digest(self) -> str:
         """Return the sha256 (hex) of the weights, equal to that of a stored version."""
-        return str(await self.everywhere("weights_digest"))
+        return await self.everywhere(Backend.weights_digest)
 
     async def write_weights(self, store: WeightStore, version: int, parent: int | None) -> WeightManifest:
         """Store the weights as a version; each rank writes its share. Raises as `WeightStore.write`."""
         with store.draft(version) as draft:
-            shards = await self.everywhere("write_shards", str(draft), store.max_shard_bytes, store.durable)
+            shards = await self.everywhere(Backend.write_shards, str(draft), store.max_shard_bytes, store.durable)
             return await asyncio.to_thread(store.complete, draft, version, shards, parent)
 
     async def weights_distance(self, folder: str) -> Distance:
         """Measure the weights against a Hugging Face folder. Raises CheckpointMismatch if it has different tensors."""
-        apart: Distance = await self.everywhere("weights_distance", folder)
-        return apart
+        return await self.everywhere(Backend.weights_distance, folder)
 
     async def show_weights(self, folder: str) -> dict[str, str]:
         """Call each rank's user function with a weight version's folder; return digests of sources by setting."""
-        digests: dict[str, str] = await self.everywhere("show_weights", folder)
-        return digests
+        return await self.everywhere(Backend.show_weights, folder)
 
     async def optimizer_digest(self) -> str:
         """Return the sha256 (hex) of the state of all ranks' optimizers, as in a step's result."""
-        return str(await self.everywhere("optimizer_digest"))
+        return await self.everywhere(Backend.optimizer_digest)
 
     async def critic_digest(self) -> str:
         """Return the sha256 (hex) of all ranks' critics, weights and optimizers; empty without a critic."""
-        return str(await self.everywhere("critic_digest"))
+        return await self.everywhere(Backend.critic_digest)
 
     async def save_checkpoint(self, folder: str) -> None:
         """Save model, optimizer and scheduler of all ranks, and those of a critic."""
-        await self.everywhere("save_checkpoint", folder)
+        await self.everywhere(Backend.save_checkpoint, folder)
 
     async def begin_checkpoint(self, folder: str) -> None:
         """Copy the state for a checkpoint, and write it while the ranks train. One at a time."""
-        await self.everywhere("begin_checkpoint", folder)
+        await self.everywhere(Backend.begin_checkpoint, folder)
 
     async def finish_checkpoint(self, *, wait: bool) -> SaveProgress:
         """Return the progress of the checkpoint that is being written. wait: wait until it is done."""
-        progress: SaveProgress = await self.everywhere("finish_checkpoint", wait)
-        return progress
+        return await self.everywhere(Backend.finish_checkpoint, wait)
 
     async def load_checkpoint(self, folder: str) -> None:
         """Continue from a checkpoint. Raises CheckpointMismatch if it is incomplete or does not fit; the ranks must
         then be reset or load another checkpoint."""
-        await self.everywhere("load_checkpoint", folder)
+        await self.everywhere(Backend.load_checkpoint, folder)
 
     async def load_weights(self, folder: str) -> None:
         """Load the weights of a Hugging Face folder. Moments, step count and schedule stay; main weights follow the new
         weights. Raises CheckpointMismatch if the folder does not fit; the ranks are then unusable."""
-        await self.everywhere("load_weights", folder)
+        await self.everywhere(Backend.load_weights, folder)
 
     async def advance_schedule(self, optimizer_steps: int) -> None:
         """Advance the learning rate schedule by a number of optimizer steps."""
-        await self.everywhere("advance_schedule", optimizer_steps)
+        await self.everywhere(Backend.advance_schedule, optimizer_steps)
 
     async def reset(self) -> None:
         """Return to the state in which the run started: initial weights, new optimizer, new schedule."""
-        await self.everywhere("reset")
+        await self.everywhere(Backend.reset)
 
 
 class HeldWeights:

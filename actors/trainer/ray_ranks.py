@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import ray
 from ray.exceptions import RayActorError
 
+from actors.backends import Backend, call_by_name, rank_class
 from actors.megatron.faults import is_fault, lost
 from actors.megatron.heartbeat import beats
-from actors.megatron.rank import TrainerRank
 from actors.trainer.ranks import Ranks, collective
 from schemas.errors import RankLost
 from slime_events.analysis.export.dump import train_dump_path
@@ -24,11 +24,12 @@ from slime_events.plugins.trainer_points import rank_args
 from storage.cancellation import end_all
 
 T = TypeVar("T")
+P = ParamSpec("P")
 CLOSE_S = 10.0
 """Seconds to wait for rank 0 to leave its group; its process ends in any case."""
 LOOKS = 8
 """Checks for a heartbeat within the time after which a rank counts as hanging."""
-WORK = ("train", "run_pass")
+WORK = (Backend.train, Backend.run_pass)
 """Calls during which a rank has a heartbeat (`actors/megatron/heartbeat.py`)."""
 
 
@@ -41,7 +42,10 @@ class RayRanks(Ranks):
     def __init__(self, peers: Sequence[Any], dumps: str | None = None) -> None:
         self._peers, self._dumps = peers, dumps
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="megatron")
-        self._rank: TrainerRank | None = None
+        self._rank_class = (
+            rank_class()
+        )  # here, since it takes seconds in which another process could take a chosen port
+        self._rank: Backend | None = None
         self._hang_s: float | None = None
 
     async def start(self, settings: TrainSettings, master: str) -> None:
@@ -49,21 +53,27 @@ class RayRanks(Ranks):
         self._hang_s = settings.trainer.hang_seconds
         world, own, shown = len(self._peers) + 1, (settings.trainer, settings.algorithm), rank_args(settings)
         others = [peer.start.remote(*own, rank, world, master, shown) for rank, peer in enumerate(self._peers, 1)]
-        self._rank = await self._together(partial(TrainerRank, *own, 0, world, master, shown), others)
+        self._rank = await self._together(partial(self._rank_class, *own, 0, world, master, shown), others)
 
     async def train(self, batch: TrainBatch) -> StepResult:
         dump = train_dump_path(self._dumps, batch.step) if self._dumps else None
         # All peers share a copy in Ray's store.
         stored = await asyncio.to_thread(ray.put, batch) if self._peers else None
-        assert self._rank is not None
-        own = partial(self._rank.train, batch, dump)
         begins = batch.commanded is not None and isinstance(batch.commanded.update, Beginning)
-        method = "begin" if begins else "train"  # "begin" loads a checkpoint and has no heartbeat
-        return await self._at_work(method, own, [peer.call.remote("train", stored, dump) for peer in self._peers])
+        peers = [peer.call.remote(Backend.train.__name__, stored, dump) for peer in self._peers]
+        # A beginning loads a checkpoint and has no heartbeat.
+        return await self._at_work("train", partial(self._own.train, batch, dump), peers, has_beats=not begins)
 
-    async def everywhere(self, method: str, *args: object) -> Any:
-        own = partial(getattr(self._rank, method), *args)
-        return await self._at_work(method, own, [peer.call.remote(method, *args) for peer in self._peers])
+    async def everywhere(self, method: Callable[Concatenate[Backend, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        name = method.__name__
+        own: Callable[[], T] = partial(call_by_name, self._own, name, *args, **kwargs)
+        peers = [peer.call.remote(name, *args, **kwargs) for peer in self._peers]
+        return await self._at_work(name, own, peers, has_beats=method in WORK)
+
+    @property
+    def _own(self) -> Backend:
+        assert self._rank is not None, "the ranks are started first"
+        return self._rank
 
     async def close(self) -> None:
         """Leave the process group, unless rank 0 still waits for a lost rank."""
@@ -73,10 +83,10 @@ class RayRanks(Ranks):
                     await self._here(self._rank.close)
         self._thread.shutdown(wait=False)
 
-    async def _at_work(self, method: str, call: Callable[[], T], others: Sequence[Any]) -> T:
+    async def _at_work(self, name: str, call: Callable[[], T], others: Sequence[Any], *, has_beats: bool) -> T:
         """Run `_together`. Raises RankLost if rank 0's heartbeat stops: it hangs, or waits for a rank that hangs."""
         together = asyncio.ensure_future(self._together(call, others))
-        hang_s = (self._hang_s or None) if method in WORK else None
+        hang_s = (self._hang_s or None) if has_beats else None
         try:
             count, since = beats(), time.monotonic()
             while not (await asyncio.wait([together], timeout=hang_s and hang_s / LOOKS))[0]:
@@ -85,7 +95,7 @@ class RayRanks(Ranks):
                 elif hang_s and time.monotonic() - since > hang_s:
                     self._kill_peers()
                     raise RankLost(
-                        f"rank 0 made no progress for {hang_s:g} s in `{method}`: it hangs, or waits for a rank that "
+                        f"rank 0 made no progress for {hang_s:g} s in `{name}`: it hangs, or waits for a rank that "
                         "hangs (--hang-seconds)"
                     )
             return together.result()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from actors.backends import Backend
 from actors.trainer import local_ranks, ranks
 from actors.trainer.local_ranks import LocalRanks
 from schemas.errors import CheckpointMismatch, InvalidValue, RankLost, TrainerError
@@ -25,7 +26,7 @@ class Process:
         self._answer, self._after_s = answer, after_s
         self._killed = asyncio.Event()
 
-    async def call(self, method: str, *args: Any) -> Any:
+    async def call(self, method: object, *args: Any) -> Any:
         if self._answer is ...:
             await self._killed.wait()
             raise RankLost("it was killed")
@@ -40,7 +41,7 @@ class Process:
 
 async def asked(monkeypatch: pytest.MonkeyPatch, *processes: Process) -> Any:
     monkeypatch.setattr(ranks, "BLAME_S", 0.05)
-    return await LocalRanks(processes).everywhere("optimizer_digest")  # type: ignore[arg-type]
+    return await LocalRanks(processes).everywhere(Backend.optimizer_digest)  # type: ignore[arg-type]
 
 
 async def test_rank_0_answers_once_all_have(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,10 +72,13 @@ async def test_the_ranks_meeting_place_is_chosen_once_all_can_meet(monkeypatch: 
         def __init__(self, rank: int, environment: dict[str, str]) -> None:
             super().__init__(after_s=0.01 * rank)
 
-        async def call(self, method: str, *args: Any) -> Any:
-            answer = await super().call(method, *args)
-            said.append(method)
-            return answer
+        async def ready(self) -> None:
+            await self.call("ready")
+            said.append("ready")
+
+        async def start(self, *args: Any) -> None:
+            await self.call("start")
+            said.append("start")
 
         async def close(self) -> None: ...
 
@@ -131,7 +135,7 @@ def test_the_users_variables_are_of_ranks_alone_and_decide(monkeypatch: pytest.M
 
 
 async def test_an_interrupted_call_leaves_no_task_behind() -> None:
-    call = asyncio.create_task(LocalRanks([Process(...)]).everywhere("train"))  # type: ignore[list-item]
+    call = asyncio.create_task(LocalRanks([Process(...)]).everywhere(Backend.reset))  # type: ignore[list-item]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     await end_all(call)

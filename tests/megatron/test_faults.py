@@ -54,7 +54,7 @@ def raising(error: Exception) -> Callable[..., Any]:
 
 async def started(rank: Any, monkeypatch: pytest.MonkeyPatch, **trainer: Any) -> RayRanks:
     """One rank, `rank` in the place of Megatron's."""
-    monkeypatch.setattr(ray_ranks, "TrainerRank", lambda *_: rank)
+    monkeypatch.setattr(ray_ranks, "rank_class", lambda: lambda *_: rank)
     settings = TrainSettings()
     together = RayRanks([])
     await together.start(replace(settings, trainer=replace(settings.trainer, **trainer)), "")
@@ -73,7 +73,7 @@ async def test_a_fault_of_rank_0_is_a_loss(fault: Exception, monkeypatch: pytest
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
 async def test_a_fault_at_the_start_is_a_loss(fault: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_ranks, "TrainerRank", raising(fault))
+    monkeypatch.setattr(ray_ranks, "rank_class", lambda: raising(fault))
     with pytest.raises(RankLost):
         await RayRanks([]).start(TrainSettings(), "")
 

@@ -66,7 +66,7 @@ async def test_peers_share_one_copy_of_a_batch(monkeypatch: pytest.MonkeyPatch) 
 
     peers = [SimpleNamespace(call=Trains(), start=Trains()) for _ in range(3)]
     monkeypatch.setattr("ray.put", put)
-    monkeypatch.setattr(ray_ranks, "TrainerRank", lambda *args: SimpleNamespace(train=lambda batch, dump: batch))
+    monkeypatch.setattr(ray_ranks, "rank_class", lambda: lambda *args: SimpleNamespace(train=lambda batch, dump: batch))
     together = RayRanks(peers)
     await together.start(TrainSettings(), "")
     given.clear()
@@ -89,7 +89,7 @@ async def test_what_a_peer_fails_with_is_told_while_rank_0_waits_for_it(
     rank_0, peers, killed = InACollective(), [Peer(), Peer(failure)], list[Peer]()
     monkeypatch.setattr(ranks, "BLAME_S", 0.01)
     monkeypatch.setattr(ray_ranks, "CLOSE_S", 0.01)
-    monkeypatch.setattr(ray_ranks, "TrainerRank", lambda *args: rank_0)
+    monkeypatch.setattr(ray_ranks, "rank_class", lambda: lambda *args: rank_0)
     monkeypatch.setattr("ray.kill", killed.append)
     together = RayRanks(peers)
     await together.start(TrainSettings(), "")

@@ -99,7 +99,7 @@ async def test_noise_of_training_again_stays_out_of_the_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int | None
 ) -> None:
     """Killed after two steps of which a checkpoint has one, none, or both."""
-    monkeypatch.setattr("actors.trainer.ray_ranks.TrainerRank", NoisyRank)
+    monkeypatch.setattr("actors.trainer.ray_ranks.rank_class", lambda: NoisyRank)
     monkeypatch.setattr(NoisyRank, "trained", [])
     make_model(tmp_path / "model", vocab_size=128)
     sim = await run(tmp_path / "run", tmp_path / "model", every=every, kill=True, tear=every is not None)
