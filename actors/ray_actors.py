@@ -208,7 +208,7 @@ class RankActor:
         self._guarded(partial(call_by_name, self._rank, method, *args, **kwargs))
 
     def _guarded(self, call: Callable[[], T]) -> T:
-        from actors.megatron.faults import is_fault, lost
+        from actors.step.faults import is_fault, lost
 
         try:
             return call()

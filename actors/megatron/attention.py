@@ -29,15 +29,12 @@ from actors.megatron.attention_kernel import (
     kernel_for,
     varlen_attention,
 )
+from actors.step.log_probs import Layer
 from schemas.doc import doc
 
 Ints = npt.NDArray[np.int64]
 # Shortest sequence of a grid, as a share of its longest; it bounds the padding.
 GRID_SHARE = 0.75
-
-
-Layer = Callable[[Tensor], Tensor]
-"""[rows, hidden] -> [rows, outputs]."""
 
 
 @dataclass

@@ -10,9 +10,9 @@ from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
 
 from actors.megatron.cpu import stand_in
-from actors.megatron.forward import MicroBatch, pack_sequences
-from actors.megatron.heartbeat import beat
+from actors.megatron.forward import Packed, pack_sequences
 from actors.megatron.trainee import Trainee
+from actors.step.heartbeat import beat
 from slime_events.algorithms.token_losses import token_losses
 from slime_events.core.datums import AdamParams, Datum, PassResult, TrainPass
 
@@ -106,7 +106,7 @@ class CommandedSteps:
             group["betas"] = (update.beta1, update.beta2)
             group["weight_decay"] = update.weight_decay * group.get("wd_mult", 1.0)
 
-    def _packed(self, datums: Sequence[Datum]) -> MicroBatch:
+    def _packed(self, datums: Sequence[Datum]) -> Packed:
         multiple = self._trainee.place.tensor.size() if self._trainee.model.config.sequence_parallel else 1
         sequences = [(datum.tokens, datum.targets) for datum in datums]
         return pack_sequences(sequences, self._trainee.place.device, multiple_of=multiple)

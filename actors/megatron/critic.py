@@ -11,11 +11,12 @@ from torch import Tensor
 from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.flags import MegatronFlags
-from actors.megatron.forward import MicroBatch, response_outputs
+from actors.megatron.forward import Packed, response_outputs
 from actors.megatron.model import PolicyModel, build_model
 from actors.megatron.optimizer import build_optimizer, build_scheduler, wrap_data_parallel
-from actors.megatron.trainee import Critic, Place
+from actors.megatron.trainee import Critic
 from actors.megatron.weights import load_hf_weights
+from actors.step.place import Place
 from slime_events.core.config.trainer import TrainerSettings
 
 HEAD_STD = 0.02
@@ -75,6 +76,6 @@ def build_critic(
     return Critic(wrapped, optimizer, build_scheduler(optimizer, own, flags.scheduler))
 
 
-def response_values(model: torch.nn.Module, batch: MicroBatch) -> list[Tensor]:
+def response_values(model: torch.nn.Module, batch: Packed) -> list[Tensor]:
     """Return the value at each position that predicts a response token, float32 [response] per sample."""
     return batch.by_sample(response_outputs(model, batch).squeeze(-1))

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from actors.megatron.critic import response_values
-from actors.megatron.host_columns import joined_on_host, to_device
-from actors.megatron.step_metrics import StepMetrics
 from actors.megatron.trainee import Critic, Trainee
 from actors.megatron.update import update
+from actors.step.host_columns import joined_on_host, to_device
+from actors.step.step_metrics import StepMetrics
 from schemas.doc import doc
 from slime_events.algorithms.value_model import value_figures, value_objective
 from slime_events.core.train_batch import TrainSample

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from actors.megatron.architecture import Architecture
 from actors.megatron.sharded_state import Shard, is_sharded, shards, step_count
-from actors.megatron.trainee import Place
 from actors.megatron.weights import digest_tensors, model_rules, named_parameters
+from actors.step.place import Place
 from schemas.doc import doc
 from storage.digests import weights_digest
 

@@ -15,7 +15,7 @@ from megatron.core.distributed import DistributedDataParallel
 from torch import Tensor
 
 from actors.megatron.cpu import on_cpu
-from actors.megatron.heartbeat import beating
+from actors.step.heartbeat import beating
 
 
 def waits_on_host() -> bool:

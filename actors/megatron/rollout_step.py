@@ -7,12 +7,9 @@ import torch
 from torch import Tensor
 
 from actors.megatron.critic_step import CriticStep, Targets
-from actors.megatron.data_split import checked_batch, rollout_denominators
-from actors.megatron.forward import MicroBatch
+from actors.megatron.forward import Packed
 from actors.megatron.frozen_model import REFERENCE
-from actors.megatron.host_columns import on_host, shared, shared_or_same, to_device
 from actors.megatron.scores import Scores, rollout_or_own
-from actors.megatron.step_metrics import OVER_THE_STEP, OffPolicyMetrics, StepMetrics
 from actors.megatron.trainee import Trainee
 from actors.megatron.update import update
 from actors.megatron.user_functions import (
@@ -23,6 +20,9 @@ from actors.megatron.user_functions import (
     sum_of_sample_mean,
     whole_logits,
 )
+from actors.step.data_split import checked_batch, rollout_denominators
+from actors.step.host_columns import on_host, shared, shared_or_same, to_device
+from actors.step.step_metrics import OVER_THE_STEP, OffPolicyMetrics, StepMetrics
 from schemas.errors import TrainerError
 from slime_events.algorithms.advantages import compute_advantages, finished, moves, token_kls
 from slime_events.algorithms.correction import OwnTerms
@@ -312,7 +312,7 @@ class RolloutStep:
         self.metrics.add(figures, sum(map(self._weight, members)))
         return loss
 
-    def _packed(self, members: list[int]) -> MicroBatch:
+    def _packed(self, members: list[int]) -> Packed:
         packed = self.trainee.pack(self.samples, members)
         if self.trainee.settings.tree_packing:
             tokens = sum(self.samples[index].total_length for index in members)

@@ -1,4 +1,4 @@
-"""`Place`: this process among the trainer's ranks. `Trainee`: the policy in training, its optimizer and settings."""
+"""`join` the trainer's ranks. `Trainee`: the policy in training, its optimizer and settings."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import torch
 import torch.distributed as dist
@@ -20,11 +20,13 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import install, on_cpu
-from actors.megatron.data_split import forward_flops, packing_rule, sharing_pays, split_trees
-from actors.megatron.forward import LogitMemory, MicroBatch, pack, response_log_probs
+from actors.megatron.forward import Packed, pack, response_log_probs
 from actors.megatron.frozen_model import FrozenModel
-from actors.megatron.host_columns import joined_on_host
 from actors.megatron.tree_batch import pack_tree
+from actors.step.data_split import forward_flops, packing_rule, sharing_pays, split_trees
+from actors.step.host_columns import joined_on_host
+from actors.step.log_probs import LogitMemory
+from actors.step.place import Place
 from schemas.doc import doc
 from schemas.errors import RankLost, TrainerError
 from slime_events.algorithms.packing import micro_batches
@@ -35,26 +37,6 @@ from slime_events.core.gpus import look, this_machine
 from slime_events.core.run.process_environment import listen_on_loopback, set_for_cuda
 from slime_events.core.train_batch import TrainSample
 from slime_events.plugins.trainer_points import TrainerFunctions
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Rank, device and process groups of this process."""
-
-    rank: int
-    world_size: int
-    device: torch.device
-    tensor: Annotated[dist.ProcessGroup, doc("Tensor parallel ranks, which see the same samples.")]
-    data: Annotated[dist.ProcessGroup, doc("Data parallel ranks, which have the same part of the model.")]
-
-    def of_each_rank(self, mine: T) -> list[T]:
-        """Gather a picklable value from each rank, in rank order. Collective."""
-        everyone = [mine] * self.world_size
-        if len(everyone) > 1:
-            dist.all_gather_object(everyone, mine)
-        return everyone
 
 
 def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> Place:
@@ -178,7 +160,7 @@ class Trainee:
             dealt = micro_batches(lengths, rule, work)
         return [[[indices[place] for place in members] for members in batches] for batches in dealt]
 
-    def pack(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> MicroBatch:
+    def pack(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> Packed:
         """Pack samples to a micro batch on this rank's device."""
         chosen, device = [samples[index] for index in indices], self.place.device
         if self.settings.tree_packing:
@@ -187,7 +169,12 @@ class Trainee:
         return pack(chosen, device, multiple_of=multiple)
 
     def log_probs(
-        self, model: torch.nn.Module, packed: MicroBatch, temperature: float, *, entropy_gradient: bool = False
+        self,
+        model: torch.nn.Module,
+        packed: Packed,
+        temperature: float,
+        *,
+        entropy_gradient: bool = False,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Call `response_log_probs` within the memory that the settings allow."""
         saving = LogitMemory(self.settings.log_probs_chunk_size or -1, self.settings.recompute_loss_function)

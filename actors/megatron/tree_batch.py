@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.megatron.attention import Ints, PackedSequences, alike, lay_out
-from actors.megatron.forward import MicroBatch, kept_of_all, pack
+from actors.megatron.forward import Packed, kept_of_all, pack
+from actors.step.micro_batch import MicroBatch
 from schemas.doc import doc
 from slime_events.algorithms import prefix_tree
 from slime_events.algorithms.prefix_tree import Pays, PrefixTree
@@ -107,7 +108,7 @@ def _grids(own: Ints, ends: Ints) -> list[Ints]:
     return grids
 
 
-def pack_tree(samples: Sequence[TrainSample], device: torch.device, pays: Pays) -> MicroBatch:
+def pack_tree(samples: Sequence[TrainSample], device: torch.device, pays: Pays) -> Packed:
     """Pack samples, and share each common prefix for which `pays` is true; without one, the result is that of `pack`.
 
     A shared target is predicted once, unless tokens were sampled from a part of the vocabulary, which may differ

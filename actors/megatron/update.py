@@ -8,8 +8,8 @@ from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
 
 from actors.megatron.cpu import stand_in
-from actors.megatron.heartbeat import beat
 from actors.megatron.trainee import Critic, Trainee
+from actors.step.heartbeat import beat
 from schemas.errors import TrainerError
 
 Timed = Callable[[str], AbstractContextManager[None]]

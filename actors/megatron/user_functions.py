@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 from torch import Tensor
 
-from actors.megatron.host_columns import to_user
+from actors.step.host_columns import to_user
 from slime_events.algorithms.objective import token_weights
 from slime_events.algorithms.segments import Segments
 from slime_events.core.train_batch import TrainSample
 from slime_events.plugins.trainer_points import UserFunction
 
 if TYPE_CHECKING:  # a user's file imports this by slime's names, and is looked at before a run needs Megatron
-    from actors.megatron.forward import MicroBatch
+    from actors.megatron.forward import Packed
     from actors.megatron.trainee import Trainee
 
 PerSample = Mapping[int, Tensor]
@@ -117,7 +117,7 @@ def _plain(name: str, entry: Any) -> object:
     return entry.detach() if isinstance(entry, Tensor) else entry
 
 
-def whole_logits(trainee: Trainee, packed: MicroBatch) -> Tensor:
+def whole_logits(trainee: Trainee, packed: Packed) -> Tensor:
     """Return the logits of all positions, float32 [1, tokens, vocabulary / tensor parallel ranks].
 
     They are not divided by the temperature.

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from actors.megatron.architecture import Architecture
-from actors.megatron.heartbeat import beat
-from actors.megatron.trainee import Place
 from actors.megatron.weights import gathered, hf_tensors, model_rules, named_parameters, tensor_bytes
+from actors.step.heartbeat import beat
+from actors.step.place import Place
 from storage.weights.shards import TensorBytes
 
 LEAST_BYTES = 256 * 1024**2

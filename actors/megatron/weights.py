@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from actors.megatron.architecture import Architecture
-from actors.megatron.heartbeat import beat, beating
+from actors.step.heartbeat import beat, beating
 from schemas.doc import doc
 from schemas.errors import CheckpointMismatch
 from storage.digests import TensorDigest, tensor_digests

@@ -12,8 +12,8 @@ import ray
 from ray.exceptions import RayActorError
 
 from actors.backends import Backend, call_by_name, rank_class
-from actors.megatron.faults import is_fault, lost
-from actors.megatron.heartbeat import beats
+from actors.step.faults import is_fault, lost
+from actors.step.heartbeat import beats
 from actors.trainer.ranks import Ranks, collective
 from schemas.errors import RankLost
 from slime_events.analysis.export.dump import train_dump_path
@@ -30,7 +30,7 @@ CLOSE_S = 10.0
 LOOKS = 8
 """Checks for a heartbeat within the time after which a rank counts as hanging."""
 WORK = (Backend.train, Backend.run_pass)
-"""Calls during which a rank has a heartbeat (`actors/megatron/heartbeat.py`)."""
+"""Calls during which a rank has a heartbeat (`actors/step/heartbeat.py`)."""
 
 
 class RayRanks(Ranks):

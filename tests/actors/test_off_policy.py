@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from actors.megatron.step_metrics import OffPolicyMetrics
+from actors.step.step_metrics import OffPolicyMetrics
 from slime_events.algorithms.objective import truncated
 
 

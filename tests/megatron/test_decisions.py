@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from actors.megatron.architecture import Architecture
 from actors.megatron.attention import GRID_SHARE, alike, lay_out
-from actors.megatron.data_split import checked_batch, default_tokens, packing_rule, rollout_denominators
-from actors.megatron.forward import log_probs_and_entropy
-from actors.megatron.step_metrics import AGREEMENT, DIFFERENCE, OffPolicyMetrics, StepMetrics
 from actors.megatron.weights import digest_tensors
+from actors.step.data_split import checked_batch, default_tokens, packing_rule, rollout_denominators
+from actors.step.log_probs import log_probs_and_entropy
+from actors.step.step_metrics import AGREEMENT, DIFFERENCE, OffPolicyMetrics, StepMetrics
 from schemas.errors import TrainerError
 from slime_events.algorithms.objective import truncated
 from slime_events.algorithms.packing import PackingRule, first_fit, micro_batches, optimizer_steps

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from actors.megatron.optimizer_digest import optimizer_digest
-from actors.megatron.trainee import Place
+from actors.step.place import Place
 
 
 def stepped(*, main_weights: bool = False) -> SimpleNamespace:

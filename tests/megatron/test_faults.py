@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from msgspec.structs import replace
 
-from actors.megatron.heartbeat import beat, beats
 from actors.ray_actors import RankActor
+from actors.step.heartbeat import beat, beats
 from actors.trainer import ranks, ray_ranks
 from actors.trainer.ray_ranks import RayRanks
 from schemas.errors import PlugPointError, RankLost, TrainerError

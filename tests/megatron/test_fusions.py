@@ -17,9 +17,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from actors.megatron import fusions as fusions_module
 from actors.megatron import model as model_module
 from actors.megatron.architecture import Architecture
-from actors.megatron.forward import LogitMemory, pack, response_log_probs
+from actors.megatron.forward import pack, response_log_probs
 from actors.megatron.fusions import FusedKernels, fusions
 from actors.megatron.model import transformer_config
+from actors.step.log_probs import LogitMemory
 from schemas.errors import InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
 from tests.megatron.tiny import make_batch

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from actors.megatron.host_columns import joined_on_host
 from actors.megatron.rollout_step import RolloutStep
+from actors.step.host_columns import joined_on_host
 from slime_events.core.train_batch import TrainBatch, TrainSample
 from tests.megatron.tiny import make_batch
 

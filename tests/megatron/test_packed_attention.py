@@ -17,7 +17,8 @@ from torch import Tensor
 from actors.megatron import attention
 from actors.megatron.attention import PackedAttention, PackedSequences, give_ends_to_kernels, takes_groups
 from actors.megatron.attention_kernel import AttentionCall, AttentionKernel, kernel_for, varlen_attention
-from actors.megatron.forward import MicroBatch, pack, response_log_probs, response_outputs
+from actors.megatron.forward import pack, response_log_probs, response_outputs
+from actors.step.micro_batch import MicroBatch
 from tests.megatron.tiny import make_batch
 
 Trainer = Callable[..., Any]

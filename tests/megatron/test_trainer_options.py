@@ -14,10 +14,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from actors.megatron import trainee
 from actors.megatron.architecture import Architecture
 from actors.megatron.attention import PackedSequences
-from actors.megatron.data_split import forward_flops, packing_rule
-from actors.megatron.forward import LogitMemory, pack, response_log_probs, response_outputs
+from actors.megatron.forward import pack, response_log_probs, response_outputs
 from actors.megatron.rank import TrainerRank
 from actors.megatron.weights import digest_tensors
+from actors.step.data_split import forward_flops, packing_rule
+from actors.step.log_probs import LogitMemory
 from schemas.errors import CheckpointMismatch, InvalidValue
 from slime_events.algorithms.packing import PackingRule, micro_batches
 from slime_events.core.config.trainer import TrainerSettings

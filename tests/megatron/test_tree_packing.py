@@ -18,9 +18,10 @@ from torch import Tensor
 
 from actors.megatron import attention
 from actors.megatron.attention_kernel import AttentionCall, AttentionKernel, kernel_for
-from actors.megatron.data_split import branch_tokens, layer_flops, sharing_pays, split_trees
-from actors.megatron.forward import MicroBatch, pack
+from actors.megatron.forward import pack
 from actors.megatron.tree_batch import TreeSequences, pack_tree
+from actors.step.data_split import branch_tokens, layer_flops, sharing_pays, split_trees
+from actors.step.micro_batch import MicroBatch
 from schemas.errors import ImpossibleCombination
 from slime_events.algorithms.packing import PackingRule
 from slime_events.algorithms.prefix_tree import Branch

@@ -12,9 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from actors.megatron.architecture import Architecture
-from actors.megatron.forward import MicroBatch, pack
+from actors.megatron.forward import pack
 from actors.megatron.rank import TrainerRank
 from actors.megatron.weights import Rule
+from actors.step.micro_batch import MicroBatch
 from schemas.errors import CheckpointMismatch
 from slime_events.core.train_batch import TrainSample
 from tests.megatron.tiny import make_batch, make_model

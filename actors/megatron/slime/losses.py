@@ -106,7 +106,7 @@ def calculate_log_probs_and_entropy(
     """Return log-probs and, if `with_entropy`, entropies [rows] of logits [rows, vocabulary], in nats with gradient."""
     from megatron.core import parallel_state  # takes seconds, which a check of a user's file does not need
 
-    from actors.megatron.forward import log_probs_and_entropy
+    from actors.step.log_probs import log_probs_and_entropy
 
     group = tp_group or parallel_state.get_tensor_model_parallel_group()
     log_probs, entropy = log_probs_and_entropy(logits, tokens, group, entropy_gradient=with_entropy)

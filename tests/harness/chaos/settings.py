@@ -15,7 +15,7 @@ from tests.harness.chaos.engine_log import FLAGS
 
 RUN = "chaos"
 OWN_REWARD = str(Path(__file__).with_name("own_reward.py"))
-NUMBERS_FROM = ("actors/megatron", "serve_apps/engines", "slime_events/algorithms", "slime_events/demo")
+NUMBERS_FROM = ("actors/megatron", "actors/step", "serve_apps/engines", "slime_events/algorithms", "slime_events/demo")
 """Code that decides which tokens and weights come out; another reference run is made when it changes."""
 
 

@@ -8,7 +8,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from actors.megatron.forward import log_probs_and_entropy
+from actors.step.log_probs import log_probs_and_entropy
 from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.algorithms.clipped_loss import clipped_policy_loss
 from slime_events.algorithms.estimators.cispo import cispo_loss

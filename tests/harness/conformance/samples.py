@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from actors.megatron.data_split import rollout_denominators
+from actors.step.data_split import rollout_denominators
 from schemas.arrays import unpack
 from schemas.ids import group_of, sample_id, sibling_id
 from schemas.rewards import RewardAssigned

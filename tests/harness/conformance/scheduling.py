@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from actors.megatron.architecture import Architecture
-from actors.megatron.data_split import packing_rule
+from actors.step.data_split import packing_rule
 from slime_events.algorithms.packing import PackingRule, first_fit, karmarkar_karp, micro_batches, optimizer_steps
 from slime_events.core.config.trainer import TrainerSettings
 from tests.harness.conformance.case import Case

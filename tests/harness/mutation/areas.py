@@ -35,7 +35,7 @@ def _found(root: Path, names: tuple[str, ...], pattern: str) -> list[str]:
     return sorted({file.relative_to(root).as_posix() for file in files}.difference(LONG))
 
 
-_STEP = ["rollout_step", "step_metrics", "data_split", "train_dump", "forward", "optimizer"]
+_STEP = ["rollout_step", "train_dump", "forward", "optimizer"]
 _INBOX = ["inbox", "inbox_actor", "offered_prompts", "offered_rollouts"]
 _VIEWS = ["export", "lineage", "metrics"]
 _ROUND = ("tests/state", "tests/conductor", "tests/simulation", "tests/replay")
@@ -63,6 +63,7 @@ AREAS = {
             files=(
                 *("slime_events/algorithms", "slime_events/algorithms/estimators", "actors/trainer"),
                 *("actors/learner/followed_batches.py", *(f"actors/megatron/{name}.py" for name in _STEP)),
+                "actors/step",
             ),
             tests=(
                 *("tests/algorithms", "tests/megatron", "tests/actors", "tests/harness/conformance", "tests/rescore"),

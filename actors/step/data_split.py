@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from actors.megatron.architecture import Architecture
 from schemas.errors import TrainerError
 from slime_events.algorithms.packing import PackingRule, micro_batches
 from slime_events.algorithms.prefix_tree import Branch, branches, families
@@ -21,6 +21,25 @@ log = logging.getLogger(__name__)
 # Default limit of a micro batch: enough tokens for large matrix products, within this memory for backward.
 DEFAULT_BYTES = 2**30
 DEFAULT_TOKENS = (512, 16_384)
+
+
+class ModelSizes(Protocol):
+    """Sizes of a dense decoder, from which the work and memory of a micro batch are estimated."""
+
+    @property
+    def num_layers(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def ffn_hidden_size(self) -> int: ...
+    @property
+    def num_attention_heads(self) -> int: ...
+    @property
+    def num_query_groups(self) -> int: ...
+    @property
+    def kv_channels(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
 
 
 def check_samples(samples: Sequence[TrainSample], vocab_size: int) -> None:
@@ -72,7 +91,7 @@ def without_foreign_ids(samples: Sequence[TrainSample], vocab_size: int) -> tupl
 
 
 def packing_rule(
-    settings: TrainerSettings, architecture: Architecture, ranks: int, *, cpu: bool, scoring: bool = False
+    settings: TrainerSettings, model: ModelSizes, ranks: int, *, cpu: bool, scoring: bool = False
 ) -> PackingRule:
     """Return the packing rule for `ranks` data parallel ranks. scoring: pack for log-probs without a gradient.
 
@@ -84,29 +103,29 @@ def packing_rule(
     if settings.use_dynamic_batch_size or (cpu and settings.micro_batch_size == 1):
         own = settings.log_probs_max_tokens_per_gpu if scoring else None
         limit = (own or settings.max_tokens_per_gpu) if settings.use_dynamic_batch_size else None
-        tokens = (limit or default_tokens(architecture)) * settings.context_parallel_size
+        tokens = (limit or default_tokens(model)) * settings.context_parallel_size
     return PackingRule(tokens, settings.micro_batch_size, ranks, settings.balance_data)
 
 
 def split_trees(
-    sequences: Sequence[npt.NDArray[np.int32]], rule: PackingRule, architecture: Architecture, *, by_work: bool
+    sequences: Sequence[npt.NDArray[np.int32]], rule: PackingRule, model: ModelSizes, *, by_work: bool
 ) -> list[list[list[int]]]:
     """Return `micro_batches` of token sequences that keep sequences with a common prefix together and count it once.
 
     If there are enough sequences, no rank is idle. by_work: balance the work of micro batches.
     """
     lengths = [len(sequence) for sequence in sequences]
-    tree = branches(sequences, partial(sharing_pays, architecture))
-    size = partial(branch_tokens, architecture, lengths)
+    tree = branches(sequences, partial(sharing_pays, model))
+    size = partial(branch_tokens, model, lengths)
     units = families(tree, size, rule.max_tokens or sum(lengths), least=rule.ranks)
-    work = [_work(unit, lengths, architecture) for unit in units] if by_work else None
+    work = [_work(unit, lengths, model) for unit in units] if by_work else None
     dealt = micro_batches([sum(map(size, unit)) for unit in units], rule, work)
     return [
         [sorted(branch.index for place in places for branch in units[place]) for places in batches] for batches in dealt
     ]
 
 
-def branch_tokens(architecture: Architecture, lengths: Sequence[int], branch: Branch) -> int:
+def branch_tokens(model: ModelSizes, lengths: Sequence[int], branch: Branch) -> int:
     """Return the number of tokens whose activations need as much memory as a branch.
 
     A branch needs memory for its own tokens, and for the keys and values of its whole path, which are copied for it.
@@ -114,52 +133,52 @@ def branch_tokens(architecture: Architecture, lengths: Sequence[int], branch: Br
     length = lengths[branch.index]
     if not branch.shared:
         return length
-    laid_out = 2 * architecture.num_query_groups * architecture.kv_channels / _values(architecture)
+    laid_out = 2 * model.num_query_groups * model.kv_channels / _values(model)
     return length - branch.shared + math.ceil(length * laid_out)
 
 
-def _work(family: Sequence[Branch], lengths: Sequence[int], architecture: Architecture) -> int:
-    return sum(forward_flops(architecture, lengths[branch.index] - branch.shared, branch.shared) for branch in family)
+def _work(family: Sequence[Branch], lengths: Sequence[int], model: ModelSizes) -> int:
+    return sum(forward_flops(model, lengths[branch.index] - branch.shared, branch.shared) for branch in family)
 
 
-def default_tokens(architecture: Architecture) -> int:
+def default_tokens(model: ModelSizes) -> int:
     """Return the number of tokens whose activations need about `DEFAULT_BYTES`, within `DEFAULT_TOKENS`.
 
     The estimate counts the layers' values, logits, softmax and their gradient, in float32.
     """
-    per_token = 4 * (architecture.num_layers * _values(architecture) + 3 * architecture.vocab_size)
+    per_token = 4 * (model.num_layers * _values(model) + 3 * model.vocab_size)
     lowest, highest = DEFAULT_TOKENS
     return max(lowest, min(highest, DEFAULT_BYTES // per_token))
 
 
-def _values(architecture: Architecture) -> int:
+def _values(model: ModelSizes) -> int:
     """Estimate the values per token that a layer keeps for backward: 14 of hidden size, 5 of feed-forward size."""
-    return 14 * architecture.hidden_size + 5 * architecture.ffn_hidden_size
+    return 14 * model.hidden_size + 5 * model.ffn_hidden_size
 
 
-def forward_flops(architecture: Architecture, tokens: int, after: int = 0) -> int:
+def forward_flops(model: ModelSizes, tokens: int, after: int = 0) -> int:
     """Return the floating point operations of a forward pass over `tokens` tokens that follow `after` other tokens.
 
     It counts the matrix products of each layer, attention and the output layer; a multiply-add is two operations.
     """
-    output = 2 * tokens * architecture.hidden_size * architecture.vocab_size
-    return architecture.num_layers * layer_flops(architecture, tokens, after) + output
+    output = 2 * tokens * model.hidden_size * model.vocab_size
+    return model.num_layers * layer_flops(model, tokens, after) + output
 
 
-def layer_flops(architecture: Architecture, tokens: int, after: int = 0) -> int:
+def layer_flops(model: ModelSizes, tokens: int, after: int = 0) -> int:
     """Return the operations of a layer. Causal attention is half of tokens^2; after other tokens all keys count."""
-    queries = architecture.num_attention_heads * architecture.kv_channels
-    keys = architecture.num_query_groups * architecture.kv_channels
-    products = architecture.hidden_size * (2 * queries + 2 * keys + 3 * architecture.ffn_hidden_size)
+    queries = model.num_attention_heads * model.kv_channels
+    keys = model.num_query_groups * model.kv_channels
+    products = model.hidden_size * (2 * queries + 2 * keys + 3 * model.ffn_hidden_size)
     return 2 * tokens * (products + queries * (2 * (after + tokens) if after else tokens))
 
 
-def sharing_pays(architecture: Architecture, shared: int, tokens: int) -> bool:
+def sharing_pays(model: ModelSizes, shared: int, tokens: int) -> bool:
     """Return whether a sequence is less work if its first `shared` tokens are shared with another sequence.
 
     The output layer is left out, since it does not process prompts.
     """
-    return layer_flops(architecture, tokens - shared, shared) < layer_flops(architecture, tokens)
+    return layer_flops(model, tokens - shared, shared) < layer_flops(model, tokens)
 
 
 def rollout_denominators(samples: Sequence[TrainSample]) -> list[float] | None:
