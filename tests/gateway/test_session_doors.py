@@ -324,7 +324,7 @@ def test_a_session_is_shown_as_it_is_now() -> None:
     shown = session_view(session(open={2: OpenTurn(2, "k", 3 * SECOND)}), 5 * SECOND + SECOND // 2)
     assert (shown.session, shown.sample, shown.attempt, shown.age_s) == (NAME, SAMPLE, 0, 4.5)
     assert [(one.index, one.age_s) for one in shown.open] == [(2, 2.5)]
-    assert (shown.sealed, shown.result, shown.orphans) == (None, "", [2])
+    assert (shown.sealed, shown.result, shown.orphans) == (None, None, [2])
 
 
 def test_turns_are_shown_with_where_they_go_on() -> None:
@@ -348,5 +348,5 @@ def test_a_sealed_session_is_as_old_as_it_became(fails: bool) -> None:
     failure = made.failed(SAMPLE, FailureKind.AGENT, message="exit code 1")
     shown = session_view(session(sealed=sealed, ended=failure if fails else completed(SAMPLE)), 50 * SECOND)
     assert (shown.age_s, shown.sealed) == (3.0, SealReason.EXIT)
-    assert shown.result == ("exit code 1" if fails else "completed")
+    assert shown.result == ("failed" if fails else "completed")
     assert shown.failed == ("exit code 1" if fails else "")

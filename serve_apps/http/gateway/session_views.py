@@ -1,5 +1,6 @@
 """Requests and answers about sessions over HTTP, as JSON of these structs."""
 
+import enum
 from typing import Annotated, Any
 
 import msgspec
@@ -68,6 +69,13 @@ class OpenTurnView(msgspec.Struct, frozen=True):
     age_s: Annotated[float, doc("Seconds since the turn began.")]
 
 
+class SessionResult(enum.StrEnum):
+    """End of the rollout that a session is about."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
 class SessionView(msgspec.Struct, frozen=True, omit_defaults=True):
     """A session in the log."""
 
@@ -80,7 +88,7 @@ class SessionView(msgspec.Struct, frozen=True, omit_defaults=True):
     leaves: Annotated[list[int], doc("Indices of the turns that end a path.")] = []
     orphans: Annotated[list[int], doc("Indices of turns without effect: retried later, or never recorded.")] = []
     sealed: Annotated[SealReason | None, doc("Reason of the seal. A sealed session takes no more turns.")] = None
-    result: Annotated[str, doc("`completed`, or the reason why the rollout failed.")] = ""
+    result: Annotated[SessionResult | None, doc("End of the rollout; absent until then.")] = None
     failed: Annotated[str, doc("Reason why the rollout failed; absent if it is trained on.")] = ""
 
 
@@ -128,6 +136,12 @@ def session_view(session: Session, now: int) -> SessionView:
         leaves=session.leaves(),
         orphans=session.orphans(),
         sealed=session.sealed.reason if session.sealed else None,
-        result=failed or ("" if session.ended is None else "completed"),
+        result=_result(session),
         failed=failed,
     )
+
+
+def _result(session: Session) -> SessionResult | None:
+    if session.ended is None:
+        return None
+    return SessionResult.FAILED if isinstance(session.ended, RolloutFailed) else SessionResult.COMPLETED
