@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from slime_events.app.gateway_client import AsyncGatewayClient, GatewayClient
     from slime_events.app.harness import Harness
     from slime_events.app.harness_session import HarnessSession
-    from slime_events.app.launch.run_status import RunStatus
     from slime_events.app.python_settings import check_settings, settings_toml
     from slime_events.app.signatures import (
         BufferFilter,
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from slime_events.core.config.rollout import RolloutSettings
     from slime_events.core.config.settings import DebugSettings, RunSettings, TrainSettings
     from slime_events.core.config.trainer import TrainerSettings
+    from slime_events.model.run_status import RunStatus
     from slime_events.plugins.args_view import ArgsView
     from slime_events.plugins.filters.base_types import DynamicFilterOutput
     from slime_events.plugins.sample import Sample
@@ -115,7 +115,7 @@ _PLACES = {
     "slime_events.app.gateway_client": ("AsyncGatewayClient", "GatewayClient"),
     "slime_events.app.harness": ("Harness",),
     "slime_events.app.harness_session": ("HarnessSession",),
-    "slime_events.app.launch.run_status": ("RunStatus",),
+    "slime_events.model.run_status": ("RunStatus",),
     "slime_events.app.python_settings": ("check_settings", "settings_toml"),
     "slime_events.app.signatures": (
         *("BufferFilter", "DynamicFilter", "GenerateFunction"),

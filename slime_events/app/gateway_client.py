@@ -86,8 +86,8 @@ def _check_not_finished(url: str, run: str) -> None:
     if urlsplit(url).hostname not in HERE:
         return
     from slime_events.app.cli.run_list import summarised  # imported late: most clients do not need it
-    from slime_events.app.launch.run_status import RunStatus
     from slime_events.core.run.run_folder import find_run
+    from slime_events.model.run_status import RunStatus
 
     try:
         folder = find_run(run)

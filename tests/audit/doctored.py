@@ -13,7 +13,8 @@ import msgspec
 from schemas.codec import decode, encode
 from schemas.envelope import enclose
 from schemas.event import Event
-from slime_events.analysis.audit.audit import Audit, Report, audit
+from slime_events.analysis.audit.audit import Audit, audit
+from slime_events.analysis.audit.report import Report
 from storage.log import Recorded
 
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 from slime_events.analysis.audit import check as check_module
-from slime_events.analysis.audit.check import Check, Counts, Finding
+from slime_events.analysis.audit.check import Check
+from slime_events.analysis.audit.report import Counts, Finding
 from slime_events.core.config.installed import parsed
 from tests.audit.clean import Run
 from tests.audit.doctored import Record
@@ -102,5 +103,5 @@ def findings_made() -> list[Sentence]:
         Sentence(path.name, node.lineno)
         for path in sorted(FOLDER.glob("*.py"))
         for node in ast.walk(parsed(path))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Finding", "Finding.of")
     ]

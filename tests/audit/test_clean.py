@@ -15,10 +15,12 @@ from schemas.arrays import Array, unpack
 from schemas.codec import decode
 from schemas.errors import BlobMissing
 from slime_events.analysis.audit import weights as weight_checks
-from slime_events.analysis.audit.audit import Audit, Report, audit, report_text
+from slime_events.analysis.audit.audit import Audit, audit
 from slime_events.analysis.audit.groups import figures
 from slime_events.analysis.audit.ledger import Rules, rules_of
 from slime_events.analysis.audit.recorded_rollouts import recorded_ends
+from slime_events.analysis.audit.report import Report
+from slime_events.app.cli.render.audit_text import report_text
 from slime_events.core.config.settings import TrainSettings
 from storage.log import Recorded
 from storage.memory_log import MemoryLog

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schemas.groups import GroupAccepted, GroupRejected
-from slime_events.analysis.audit.audit import report_text
+from slime_events.app.cli.render.audit_text import report_text
 from tests.audit.clean import CleanLogs
 from tests.audit.test_clean import counts
 

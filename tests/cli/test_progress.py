@@ -14,7 +14,8 @@ from schemas.runs import RunResumed
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated
 from schemas.workers import WorkerJoined
-from slime_events.app.cli.commands.show_run import run_text, run_view
+from slime_events.analysis.views.read_run import view_run_now
+from slime_events.app.cli.commands.show_run import run_text
 from slime_events.model import Run
 from slime_events.model.progress import Progress
 from storage.log import Recorded
@@ -42,7 +43,7 @@ def test_the_trainer_is_idle_where_it_neither_trains_nor_saves() -> None:
     assert [line.idle for line in progress.figures.steps][1:] == pytest.approx([0.6, 0.4])
     assert progress.trainer_idle == progress.summary()["trainer_idle"] == pytest.approx(0.5)
     assert "idle 50.0% of the time from its first commit to its last" in run_text(
-        run_view(records, progress, progress.figures.steps)
+        view_run_now(records, progress, progress.figures.steps)
     )
 
 

@@ -19,9 +19,10 @@ from slime_events.app.cli.main import main
 from slime_events.app.cli.run_list import run_rows
 from slime_events.app.launch.launcher_presence import present
 from slime_events.app.launch.run_lock import holding
-from slime_events.app.launch.run_status import RunStatus, read_status
+from slime_events.app.launch.run_status import read_status
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import open_run
+from slime_events.model.run_status import RunStatus
 from storage.jetstream.address import NatsPlace
 from storage.jetstream.log import JetStreamLog
 from storage.nats.server import NatsServer

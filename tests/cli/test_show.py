@@ -12,8 +12,8 @@ from schemas.errors import RunNotFound
 from schemas.ids import INBOX, inbox_group_id
 from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptOffered, PromptRejected, Source
+from slime_events.analysis.views.read_run import look_run_up, read_whole_run, view_run_now
 from slime_events.app.cli.commands.show import Question, View, trace_text, view_of
-from slime_events.app.cli.commands.show_run import look_run_up, read_whole_run, run_view
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
@@ -175,7 +175,7 @@ def test_the_steps_and_the_bound_are_those_of_the_newest_resumption() -> None:
     for recorded in run.recorded(said):
         records.apply(recorded)
         progress.apply(recorded)
-    view = run_view(records, progress, progress.figures.steps, launched=True)
+    view = view_run_now(records, progress, progress.figures.steps, launched=True)
     assert (view.steps_wanted, view.phase, view.lives) == (9, "running", 2)
     assert (view.staleness.most, view.staleness.bound) == (1, 4)
 
@@ -191,5 +191,5 @@ async def test_a_run_is_shown_the_same_from_its_launcher_s_snapshot_on(tmp_path:
     if seen.state.events:
         await StateKeeper(Snapshots(folder.path / "snapshots" / "launcher", ProgressSnapshot)).close(seen)
     whole, quick = await read_whole_run(log), await look_run_up(log, folder)
-    assert run_view(*quick) == run_view(*whole)
+    assert view_run_now(*quick) == view_run_now(*whole)
     assert not quick[0].samples

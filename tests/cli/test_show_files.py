@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from slime_events.analysis.views.disk import view_disk
 from slime_events.app.cli.commands.show_files import files_text, ranges_text
-from slime_events.app.cli.render.json_values import plain
 from slime_events.core.run.run_folder import RunFolder
+from slime_events.model.json_values import plain
 from storage.archive.writer import ArchiveWriter
 from tests.cli.small_run import small_run
 

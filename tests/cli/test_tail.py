@@ -12,8 +12,8 @@ import pytest
 from schemas.errors import InvalidValue
 from schemas.registry import BY_TYPE
 from slime_events.app.cli.render.event_line import _FIGURES, event_line
-from slime_events.app.cli.render.json_values import plain_event
 from slime_events.app.follow_events import EventFilter, check_types, events
+from slime_events.model.json_values import plain_event
 from storage.log import EventLog, Recorded
 from tests.cli import small_run as run
 

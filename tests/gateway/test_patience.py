@@ -17,8 +17,8 @@ from schemas.inbox import Fate
 from slime_events.app import gateway_client
 from slime_events.app.cli import run_list
 from slime_events.app.gateway_client import AsyncGatewayClient, GatewayClient
-from slime_events.app.launch.run_status import RunStatus
 from slime_events.core.run import run_folder
+from slime_events.model.run_status import RunStatus
 
 URL = "http://127.0.0.1:8500"
 TAKEN = {"accepted": 1, "refused": 0, "groups": [], "errors": []}

@@ -15,9 +15,10 @@ from schemas.outside import OutsideGroup, OutsideSample
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutOffered, RolloutRequested
-from slime_events.analysis.audit.audit import Audit, audit, report_text
+from slime_events.analysis.audit.audit import Audit, audit
 from slime_events.analysis.lineage.lineage import Kind, LineageQuery
 from slime_events.analysis.lineage.resolve import lineage
+from slime_events.app.cli.render.audit_text import report_text
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.core.trajectory import read_trajectory

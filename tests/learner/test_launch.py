@@ -17,8 +17,9 @@ from schemas.batches import BatchSealed
 from schemas.errors import DeadlineExceeded, InvalidValue, StoreUnavailable
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
-from slime_events.analysis.audit.audit import Audit, audit, report_text
+from slime_events.analysis.audit.audit import Audit, audit
 from slime_events.app.cli.main import main
+from slime_events.app.cli.render.audit_text import report_text
 from slime_events.app.demo.settings import prepare_demo
 from slime_events.app.launch.learn import Learn, LearnerRequest, new_learner, plan_learner
 from slime_events.core.config.derivations import derive

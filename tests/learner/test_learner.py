@@ -21,8 +21,9 @@ from schemas.groups import GroupRejected
 from schemas.runs import FinishReason, RunFinished
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from slime_events.analysis.audit.audit import Audit, audit, report_text
+from slime_events.analysis.audit.audit import Audit, audit
 from slime_events.analysis.audit.ledger import read_ledger
+from slime_events.app.cli.render.audit_text import report_text
 from slime_events.core.config.toml import settings_from
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun

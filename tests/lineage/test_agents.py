@@ -24,8 +24,8 @@ from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery
 from slime_events.analysis.lineage.picture import svg
 from slime_events.analysis.lineage.resolve import NEWEST, lineage
 from slime_events.analysis.query import tables_of
+from slime_events.analysis.views.read_run import read_whole_run
 from slime_events.app.cli.commands.show import Question, view_of
-from slime_events.app.cli.commands.show_run import read_whole_run
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.app.launch.view import screen
 from slime_events.core.batch_columns import LOSS_MASKS, make_column

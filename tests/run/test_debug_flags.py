@@ -8,7 +8,8 @@ from schemas.batches import BatchSealed
 from schemas.rollouts import RolloutCompleted
 from schemas.steps import StepCommitted
 from schemas.workers import WorkerJoined
-from slime_events.analysis.audit.audit import Audit, audit, report_text
+from slime_events.analysis.audit.audit import Audit, audit
+from slime_events.app.cli.render.audit_text import report_text
 from slime_events.core.run.run_reader import open_run
 from tests.run.cheap import Parts, cheap_parts
 from tests.run.tiny import GROUPS, SAMPLES, of, run_with, tiny

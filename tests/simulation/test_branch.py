@@ -18,10 +18,12 @@ from schemas.rollouts import Sampling
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from slime_events.analysis.audit.audit import Audit, audit, report_text
+from slime_events.analysis.audit.audit import Audit, audit
+from slime_events.analysis.views.read_run import view_run_now
 from slime_events.analysis.views.version import view_version
-from slime_events.app.cli.commands.show_run import run_text, run_view
+from slime_events.app.cli.commands.show_run import run_text
 from slime_events.app.cli.commands.show_step import version_text
+from slime_events.app.cli.render.audit_text import report_text
 from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.plan import Plan
@@ -162,7 +164,7 @@ async def test_it_says_where_it_comes_from(tmp_path: Path) -> None:
     sim = await branch(await run(tmp_path, make_plan()), 2)
     progress = Progress("sim")
     records = await read_run(sim.log, progress.apply)
-    text = run_text(run_view(records, progress, progress.figures.steps))
+    text = run_text(view_run_now(records, progress, progress.figures.steps))
     assert "from version 2 of sim (parent)" in text
     assert " 5, 3 of its own, weight version 5" in text
     assert "made by    sim, the parent run" in version_text(view_version(records, records.versions[2]))

@@ -26,8 +26,9 @@ from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from serve_apps.engines.engine import Delta, GenerateRequest
 from serve_apps.rollouts.rollout import ChunkRule
-from slime_events.analysis.audit.audit import Audit, report_text
+from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.audit.ledger import Rules
+from slime_events.app.cli.render.audit_text import report_text
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.plan import Plan

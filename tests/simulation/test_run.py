@@ -23,8 +23,9 @@ from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engines.engine import Delta, GenerateRequest
 from serve_apps.rollouts.rollout import ChunkRule
-from slime_events.analysis.audit.audit import Audit, report_text
+from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.audit.ledger import Rules
+from slime_events.app.cli.render.audit_text import report_text
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.state.run import RunPhase, state_digest
 from slime_events.core.trajectory import Trajectories, content_digest

@@ -14,7 +14,8 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.steps import StepCommitted
 from schemas.trainers import Fidelity, TrainerRestored
 from schemas.weights import WeightsPublished
-from slime_events.analysis.audit.audit import Audit, audit, report_text
+from slime_events.analysis.audit.audit import Audit, audit
+from slime_events.app.cli.render.audit_text import report_text
 from slime_events.core.state.run import RunPhase
 from slime_events.core.train_batch import StepResult, TrainBatch
 from storage.weights.store import verify

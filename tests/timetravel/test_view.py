@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pytest
 
 from schemas.errors import InvalidValue
 from slime_events.analysis.timetravel.log_position import Anchor, LogPosition, parse_position
+from slime_events.analysis.timetravel.moment_diff import view_difference
+from slime_events.analysis.timetravel.moment_view import EngineView, LaterEngine, MomentView, view_moment
+from slime_events.analysis.timetravel.read_moment import look_ahead
 from slime_events.analysis.timetravel.timeline import Timeline
-from slime_events.analysis.timetravel.view import LaterEngine, difference, facts_of, look_ahead
 from slime_events.app.cli.main import run_command
+from slime_events.model.json_values import plain
+from slime_events.model.run_status import RunStatus
 from tests import made
 from tests.cli.small_run import ENGINE, REJECTED, events, finished, recorded, small_run
 
@@ -24,70 +28,101 @@ async def timeline(tmp_path: Path) -> Timeline:
     return await Timeline(await small_run(), tmp_path).open()
 
 
-async def _facts(timeline: Timeline, said: str) -> dict[str, Any]:
-    return facts_of(await timeline.seek(parse_position(said)), timeline.end)
+async def _view(timeline: Timeline, text: str) -> MomentView:
+    return view_moment(await timeline.seek(parse_position(text)), timeline.end)
 
 
 async def test_an_engine_in_the_midst_of_a_rollout(timeline: Timeline) -> None:
-    facts = await _facts(timeline, str(CHUNK))
-    (engine,) = facts["engines"]
-    (rollout,) = engine["rollouts"]
-    assert (engine["engine"], engine["version"]) == (ENGINE, 1)
-    assert (rollout["sample"], rollout["tokens"], rollout["oldest"], rollout["newest"]) == ("inbox-aa-s1", 2, 0, 0)
-    assert rollout["seconds"] == pytest.approx(0.1)
-    (group,) = facts["groups"]
-    assert (group["phase"], group["samples"]) == ("requested", {"graded": 1, "running": 1})
-    assert group["behind"] == 1, "its oldest token is of version 0, and step 1 would train it"
-    assert facts["staleness"]["behind"] == {"1": 1}
-    assert facts["backpressure"]["open"] == 1
-    assert facts["waits_for"] == "1 samples to be generated"
-    after = await _facts(timeline, str(CHUNK + 1))
-    assert after["engines"][0]["rollouts"] == after["queued"] == []
-    assert after["waits_for"] == "1 samples to be graded"
+    view = await _view(timeline, str(CHUNK))
+    (engine,) = view.engines
+    (rollout,) = engine.rollouts
+    assert (engine.engine, engine.version) == (ENGINE, 1)
+    assert (rollout.sample, rollout.tokens, rollout.oldest, rollout.newest) == ("inbox-aa-s1", 2, 0, 0)
+    assert rollout.seconds == pytest.approx(0.1)
+    (group,) = view.groups
+    assert (group.phase, group.samples) == ("requested", {"graded": 1, "running": 1})
+    assert group.behind == 1, "its oldest token is of version 0, and step 1 would train it"
+    assert view.staleness.behind == {1: 1}
+    assert view.backpressure.open == 1
+    assert view.waits_for == "1 samples to be generated"
+    after = await _view(timeline, str(CHUNK + 1))
+    assert after.engines[0].rollouts == after.queued == ()
+    assert after.waits_for == "1 samples to be graded"
 
 
 async def test_what_the_log_said_only_later(timeline: Timeline) -> None:
     log = await small_run()
     request = next(r.position for r in log.records if r.envelope.type == "rollout.requested")
     moment = await timeline.seek(LogPosition(Anchor.POSITION, request))
-    (queued,) = facts_of(moment, timeline.end)["queued"]
-    assert (queued["engine"], queued["begun"]) == (None, False)
-    (engine,) = facts_of(moment, timeline.end, await look_ahead(log, moment))["engines"]
-    (rollout,) = engine["rollouts"]
-    assert (rollout["engine"], rollout["begun"], rollout["said_later"]) == (ENGINE, True, True)
-    too_soon = {rollout["sample"]: LaterEngine(ENGINE, moment.context.at + 1)}
-    (waits,) = facts_of(moment, timeline.end, too_soon)["queued"]
-    assert (waits["engine"], waits["begun"]) == (ENGINE, False)
+    (queued,) = view_moment(moment, timeline.end).queued
+    assert (queued.engine, queued.begun) == (None, False)
+    (engine,) = view_moment(moment, timeline.end, await look_ahead(log, moment)).engines
+    (rollout,) = engine.rollouts
+    assert (rollout.engine, rollout.begun, rollout.said_later) == (ENGINE, True, True)
+    too_soon = {rollout.sample: LaterEngine(ENGINE, moment.context.at + 1)}
+    (waits,) = view_moment(moment, timeline.end, too_soon).queued
+    assert (waits.engine, waits.begun) == (ENGINE, False)
 
 
 async def test_decisions_with_reasons_and_figures(timeline: Timeline) -> None:
-    facts = await _facts(timeline, "step:0")
-    rejected = next(d for d in facts["decisions"] if d["about"] == REJECTED)
-    assert (rejected["type"], rejected["reason"]) == ("group.rejected", "filter: nonzero_std: zero_std_0.0")
-    assert rejected["figures"] == {"mean": 0.0, "std": 0.0}
-    assert [d["type"] for d in facts["decisions"][-2:]] == ["batch.sealed", "step.committed"]
+    view = await _view(timeline, "step:0")
+    rejected = next(decision for decision in view.decisions if decision.about == REJECTED)
+    assert (rejected.type, rejected.reason) == ("group.rejected", "filter: nonzero_std: zero_std_0.0")
+    assert rejected.figures == {"mean": 0.0, "std": 0.0}
+    assert [decision.type for decision in view.decisions[-2:]] == ["batch.sealed", "step.committed"]
 
 
 async def test_the_end_waits_for_nothing(timeline: Timeline) -> None:
-    facts = await _facts(timeline, "-0s")
-    assert (facts["phase"], facts["position"], facts["waits_for"]) == ("finished", timeline.end, None)
-    assert facts["engines"] == [{"engine": ENGINE, "version": 2, "rollouts": []}]
+    view = await _view(timeline, "-0s")
+    assert (view.phase, view.position, view.waits_for) == ("finished", timeline.end, None)
+    assert view.engines == (EngineView(engine=ENGINE, version=2, rollouts=()),)
+
+
+async def test_a_run_without_a_launcher_waits_for_nothing(timeline: Timeline) -> None:
+    moment = await timeline.seek(LogPosition(Anchor.POSITION, CHUNK))
+    view = view_moment(moment, timeline.end, status=RunStatus.KILLED)
+    assert (view.phase, view.waits_for) == ("killed", None)
+
+
+async def test_a_view_keeps_its_values_while_the_moment_is_folded_on(timeline: Timeline) -> None:
+    moment = await timeline.seek(LogPosition(Anchor.POSITION, CHUNK))
+    view = view_moment(moment, timeline.end)
+    before = msgspec.json.encode(plain(view))
+    for recorded_event in (await small_run()).records[CHUNK:]:
+        moment.apply(recorded_event)
+    assert msgspec.json.encode(plain(view)) == before
 
 
 async def test_what_a_step_changed(timeline: Timeline) -> None:
     was, now = [
-        facts_of(await timeline.seek(place), timeline.end)
+        view_moment(await timeline.seek(place), timeline.end)
         for place in (LogPosition(Anchor.POSITION, CHUNK), LogPosition(Anchor.STEP, 1))
     ]
-    assert difference(was, now) == difference(now, was), "the earlier is the earlier"
-    changed = difference(was, now)
-    assert changed["changed"]["version"] == [1, 2]
-    assert changed["groups"]["went"] == {"inbox-aa": "trained"}
-    assert changed["groups"]["came"] == {}
-    assert (changed["counts"]["groups_trained"], changed["verdicts_left_out"]) == (2, 0)
-    assert [d["about"] for d in changed["decisions"]] == ["inbox-aa", "train-0-000003", "step 1", "step 1"]
-    moved = difference(now | {"decisions": []}, was)
-    assert moved["groups"]["went"] == {"inbox-aa": "trained or rejected"}
+    assert view_difference(was, now) == view_difference(now, was), "the earlier is the earlier"
+    changes = view_difference(was, now)
+    assert changes.changed["version"] == (1, 2)
+    assert changes.groups.closed == {"inbox-aa": "trained"}
+    assert changes.groups.opened == {}
+    assert (changes.counts["groups_trained"], changes.verdicts_left_out) == (2, 0)
+    assert [decision.about for decision in changes.decisions] == ["inbox-aa", "train-0-000003", "step 1", "step 1"]
+    without_decisions = view_difference(msgspec.structs.replace(now, decisions=()), was)
+    assert without_decisions.groups.closed == {"inbox-aa": "trained or rejected"}
+
+
+async def test_groups_that_opened_or_moved(timeline: Timeline) -> None:
+    submitted = next(i for i, event in enumerate(events(), 1) if getattr(event, "group", "") == "inbox-aa")
+    opened = view_difference(await _view(timeline, str(submitted - 1)), await _view(timeline, str(submitted)))
+    assert opened.groups.opened == {"inbox-aa": "submitted"}
+    moved = view_difference(await _view(timeline, str(submitted)), await _view(timeline, str(CHUNK))).groups.moved
+    (was, now) = moved["inbox-aa"]
+    assert (was.phase, was.samples, was.tokens) == ("submitted", {}, 0)
+    assert (now.phase, now.samples, now.tokens) == ("requested", {"graded": 1, "running": 1}, 5)
+
+
+async def test_the_json_of_a_difference_names_both_positions(timeline: Timeline) -> None:
+    changes = plain(view_difference(await _view(timeline, "step:0"), await _view(timeline, "step:1")))
+    assert list(changes)[:3] == ["run", "from", "to"]
+    assert changes["changed"]["version"] == [1, 2]
 
 
 @pytest.fixture

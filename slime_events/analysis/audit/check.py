@@ -1,30 +1,12 @@
-"""`Check`: one promise about a log, checked event by event. `Finding`: one violation of it."""
+"""`Check`: one promise about a log, checked event by event."""
 
-from typing import Annotated, Any, ClassVar
+from typing import ClassVar
 
-import msgspec
-
-from schemas.doc import doc
 from schemas.event import Event, type_of
 from schemas.registry import EVENT_CLASSES
 from slime_events.analysis.audit.ledger import Ledger
+from slime_events.analysis.audit.report import Counts, Finding
 from storage.log import Recorded
-
-Counts = dict[str, Any]
-"""Amounts that a check looked at, by name: numbers, words, and histograms as dicts of numbers."""
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One violation of a promise."""
-
-    check: Annotated[str, doc("name of the check")]
-    position: Annotated[int, doc("position of the event in the log")]
-    event: Annotated[str, doc("type and entity of the event")]
-    wrong: Annotated[str, doc("what is wrong")]
-    means: Annotated[str, doc("what follows from it")]
-
-    def __str__(self) -> str:
-        return f"position {self.position}, {self.event}: {self.wrong}, so {self.means}"
 
 
 class Check:
@@ -76,4 +58,4 @@ class Check:
         """Record a violation by the event of `recorded`. means: continues ", so"."""
         envelope, position = self.recorded.envelope, self.recorded.position
         about = f"{envelope.type} of {envelope.event.entity()}"
-        self.findings.append(Finding(check=self.name, position=position, event=about, wrong=wrong, means=means))
+        self.findings.append(Finding.of(self.name, position, about, wrong, means))

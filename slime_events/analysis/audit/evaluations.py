@@ -7,8 +7,9 @@ from schemas.event import Purpose
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutRequested
 from slime_events.algorithms.pass_rate import pass_rate
-from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Fate, Ledger, SampleEntry
+from slime_events.analysis.audit.report import Counts
 
 
 class Evaluations(Check):

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.rewards import RewardAssigned, RewardFailed
-from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Fate, GroupEntry, Ledger
+from slime_events.analysis.audit.report import Counts
 
 
 class Rewards(Check):

@@ -12,8 +12,9 @@ from schemas.prompts import PromptSubmitted
 from schemas.recorded import Recalled
 from schemas.rollouts import Origin, RolloutCompleted, RolloutRequested, WeightSpan
 from schemas.subjects import of_type
-from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Ledger
+from slime_events.analysis.audit.report import Counts
 from slime_events.core.run.run_reader import open_run
 from slime_events.core.trajectory import merge_spans
 from storage.log import Readable

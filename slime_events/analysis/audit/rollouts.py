@@ -5,8 +5,9 @@ from collections import Counter
 from schemas.event import Purpose
 from schemas.groups import GroupRejected
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
-from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Fate, SampleEntry
+from slime_events.analysis.audit.report import Counts
 
 EngineEvent = RolloutProgressed | RolloutCompleted | RolloutFailed | RolloutSuspended
 

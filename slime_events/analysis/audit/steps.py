@@ -5,8 +5,9 @@ from collections import Counter
 from schemas.event import Purpose
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.trainers import Fidelity, TrainerRestored
-from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Ledger
+from slime_events.analysis.audit.report import Counts
 from slime_events.loop.training.past_versions import PastVersions, old_version
 
 APPROXIMATE = "steps after an approximate optimizer"

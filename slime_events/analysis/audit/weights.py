@@ -5,8 +5,9 @@ from pathlib import Path
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import InvalidValue, WeightsDamaged
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.analysis.audit.check import Check, Finding
+from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Ledger
+from slime_events.analysis.audit.report import Finding
 from storage.log import Recorded
 from storage.weights.store import local_folder, verify
 

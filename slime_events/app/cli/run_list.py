@@ -14,8 +14,9 @@ from schemas.runs import RunFailed
 from slime_events.app.cli.render.text import moment, shorten, table
 from slime_events.app.launch.run_lock import is_held
 from slime_events.app.launch.run_record import read_run_record
-from slime_events.app.launch.run_status import RunStatus, is_launched, status_of
+from slime_events.app.launch.run_status import is_launched
 from slime_events.core.run.run_folder import RunFolder
+from slime_events.model.run_status import RunStatus, status_of
 from storage.open_log import open_run_log
 
 REASON_WIDTH = 80

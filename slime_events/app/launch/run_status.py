@@ -1,66 +1,20 @@
-"""`RunStatus`: the status of a run, from its log and from whether a launcher is running."""
-
-import enum
+"""`read_status`: the current status of a run, with a look for its launcher."""
 
 from schemas.errors import RunIsOn
-from schemas.event import Event
-from schemas.runs import FinishReason, RunFailed, RunFinished
-from schemas.subjects import about
 from slime_events.app.launch.launcher_presence import check_absent
 from slime_events.app.launch.run_lock import is_held
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun
+from slime_events.model.run_status import RunStatus, last_run_event, status_of
 from storage.jetstream.log import JetStreamLog
 from storage.log import Readable
 from storage.open_log import URL_FILE
-
-
-class RunStatus(enum.StrEnum):
-    """Status of a run. UNENDED: an archive without the run's end, which cannot show whether the run is running."""
-
-    RUNNING = "running"
-    FINISHED = "finished"
-    INTERRUPTED = "interrupted"
-    FAILED = "failed"
-    KILLED = "killed"
-    UNENDED = "unended"
-
-
-MEANINGS = {
-    RunStatus.RUNNING: "its launcher is running",
-    RunStatus.FINISHED: "all steps are trained",
-    RunStatus.INTERRUPTED: "stopped in order before its last step; continue it with `slime-events resume {run}`",
-    RunStatus.FAILED: "once the cause is fixed, continue it with `slime-events resume {run}`",
-    RunStatus.KILLED: "it has no launcher, and its log has no end; continue it with `slime-events resume {run}`",
-    RunStatus.UNENDED: "the archive has no end of the run, and does not show whether the run is still running",
-}
-"""Explanation of each status; `{run}` is a placeholder."""
-
-
-def status_of(last: Event | None, launched: bool | None) -> RunStatus:
-    """Return a run's status.
-
-    last: the newest of the run's own events. launched: whether a launcher is running; None if unknown.
-    """
-    if isinstance(last, RunFinished):
-        return RunStatus.FINISHED if last.reason is FinishReason.ALL_STEPS else RunStatus.INTERRUPTED
-    if isinstance(last, RunFailed):
-        return RunStatus.FAILED
-    if launched is None:
-        return RunStatus.UNENDED
-    return RunStatus.RUNNING if launched else RunStatus.KILLED
 
 
 async def read_status(opened: OpenedRun) -> RunStatus:
     """Return the current status of an opened run. Raises StorageError."""
     launched = None if opened.folder is None else await is_launched(opened.folder, opened.log)
     return status_of(await last_run_event(opened.log), launched)
-
-
-async def last_run_event(log: Readable) -> Event | None:
-    """Return the newest of a run's own events."""
-    last = await log.last(about(log.run, "run", "run"))
-    return last.envelope.event if last else None
 
 
 async def is_launched(folder: RunFolder, log: Readable) -> bool:

@@ -31,22 +31,22 @@ class RunPhase(enum.StrEnum):
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """Totals since the start of the run. Groups and samples are those of training, except `eval_samples`."""
+    """Totals since the start of the run. Groups and samples are those of training unless the field says otherwise."""
 
-    prompts_submitted: int = 0
-    prompts_rejected: int = 0
-    groups_requested: int = 0
-    groups_accepted: int = 0
-    groups_rejected: int = 0
-    groups_trained: int = 0
-    samples_completed: int = 0
-    samples_failed: int = 0
-    suspensions: int = 0
-    rewards_failed: int = 0
-    response_tokens: int = 0
-    eval_samples: int = 0
-    checkpoints: int = 0
-    segments: int = 0
+    prompts_submitted: Annotated[int, doc("prompts taken into the run")] = 0
+    prompts_rejected: Annotated[int, doc("prompts that could not be used")] = 0
+    groups_requested: Annotated[int, doc("groups whose rollouts were requested")] = 0
+    groups_accepted: Annotated[int, doc("groups accepted by the filter")] = 0
+    groups_rejected: Annotated[int, doc("groups rejected, for any cause")] = 0
+    groups_trained: Annotated[int, doc("groups trained on")] = 0
+    samples_completed: Annotated[int, doc("training rollouts that ended")] = 0
+    samples_failed: Annotated[int, doc("rollouts that failed, evaluations included")] = 0
+    suspensions: Annotated[int, doc("suspensions of rollouts at step boundaries")] = 0
+    rewards_failed: Annotated[int, doc("samples whose grading failed, evaluations included")] = 0
+    response_tokens: Annotated[int, doc("response tokens of training rollouts that ended")] = 0
+    eval_samples: Annotated[int, doc("rollouts of evaluations that ended")] = 0
+    checkpoints: Annotated[int, doc("checkpoints saved")] = 0
+    segments: Annotated[int, doc("archive segments sealed")] = 0
 
 
 class EvalState(msgspec.Struct, kw_only=True):

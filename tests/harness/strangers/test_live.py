@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from slime_events.analysis.audit.audit import Audit, audit, report_text
+from slime_events.analysis.audit.audit import Audit, audit
 from slime_events.analysis.audit.ledger import Rules
+from slime_events.app.cli.render.audit_text import report_text
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.model.verify import verify
 from storage.log import Append

@@ -1,30 +1,26 @@
 """`slime-events show`: show a run, or one step, group, sample, weight version, trace or moment, from its log."""
 
 import argparse
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from schemas.doc import doc
 from schemas.errors import InvalidValue
-from schemas.ids import requested_sample
-from slime_events.analysis.views.group import view_group
-from slime_events.analysis.views.sample import SampleView, view_sample
-from slime_events.analysis.views.step import view_step
-from slime_events.analysis.views.version import view_version
+from slime_events.analysis.views.read_records import (
+    read_group_view,
+    read_sample_view,
+    read_step_view,
+    read_version_view,
+)
 from slime_events.app.cli.commands.show_sample import TOKENS, group_text, sample_text
 from slime_events.app.cli.commands.show_step import step_text, version_text
-from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import json_text
-from slime_events.core.batch_columns import BatchMasks
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, open_run
-from slime_events.core.trajectory import Fetch, Trajectories
-from slime_events.model.agent_session import read_sessions, sessions_of
-from slime_events.model.lookup import LogPart, Lookup
-from slime_events.plugins.sample_view import prompt_decoder, text_decoder
-from storage.jetstream.log import JetStreamLog
+from slime_events.core.trajectory import Fetch
+from slime_events.model.json_values import plain
+from slime_events.model.lookup import Lookup
 from storage.log import Readable
 
 
@@ -60,58 +56,24 @@ async def view_of(
     launched: whether the run's launcher is running; None if unknown. every_step: read the whole log for a run's facts,
     so that they have all steps; else they start from the launcher's snapshot and have the newest steps.
     """
-    lookup = Lookup(log)
     if question.sample is not None:
-        sample = await _sample(lookup, question.sample, fetch)
+        sample = await read_sample_view(log, question.sample, fetch)
         return View(plain(sample), sample_text(sample, question.tokens))
     if question.group is not None:
-        record = await lookup.group(question.group)
-        sessions = await read_sessions(LogPart(log), [requested_sample(member.sample) for member in record.members])
-        group = view_group(lookup.run, record, sessions)
+        group = await read_group_view(log, question.group)
         return View(plain(group), group_text(group))
     if question.step is not None:
-        step = view_step(lookup.run, await lookup.step(question.step))
+        step = await read_step_view(log, question.step)
         return View(plain(step), step_text(step))
     if question.version is not None:
-        version = view_version(lookup.run, await lookup.version(question.version))
+        version = await read_version_view(log, question.version)
         return View(plain(version), version_text(version))
     # Imported here: to import this code takes longer than a look-up.
-    from slime_events.app.cli.commands.show_run import calls_of, look_run_up, read_whole_run, run_text, run_view
-    from slime_events.model.foreign import read_foreign
+    from slime_events.analysis.views.read_run import read_run_view
+    from slime_events.app.cli.commands.show_run import run_text
 
-    run, progress, steps = await (read_whole_run(log) if every_step or folder is None else look_run_up(log, folder))
-    foreign, calls = await read_foreign(log, progress.state), await calls_of(log)
-    disk = None
-    if folder is not None:
-        from slime_events.analysis.views.disk import view_disk
-
-        extent = await log.extent() if isinstance(log, JetStreamLog) else None
-        disk = await asyncio.to_thread(view_disk, folder, extent)
-    view = run_view(run, progress, steps, launched, foreign, calls, disk)
-    return View(plain(view), run_text(view, folder))
-
-
-async def _sample(lookup: Lookup, name: str, fetch: Fetch) -> SampleView:
-    sample = await lookup.sample(name)
-    trajectories = Trajectories(fetch)
-    for recorded in lookup.events:
-        trajectories.apply(recorded.envelope.event, recorded.position)
-    await lookup.lifetime()
-    checkpoint = (lookup.run.settings.get("engine") or {}).get("hf_checkpoint")
-    decode = text_decoder(checkpoint)
-    trajectory = trajectories.by_sample[sample.sample]
-    step = lookup.run.groups[sample.group].step
-    if batch := lookup.run.steps.get(step) if step is not None else None:
-        masks = BatchMasks(batch.sealed.event, fetch)
-        trajectory.loss_mask = masks.of(sample.sample, trajectory.loss_mask, trajectory.length)
-    return view_sample(
-        lookup.run,
-        sample,
-        trajectory,
-        None if decode is None else lambda token: decode([token]),
-        prompt_decoder(checkpoint, fetch),
-        sessions_of(lookup.events),
-    )
+    run = await read_run_view(log, folder, launched=launched, every_step=every_step)
+    return View(plain(run), run_text(run, folder))
 
 
 async def trace_text(log: Readable, traces: Path | None, group: str) -> str:

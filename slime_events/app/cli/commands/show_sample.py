@@ -7,10 +7,10 @@ from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import Origin, RolloutFailed, RolloutSuspended
 from slime_events.analysis.views.group import Decision, GroupView
 from slime_events.analysis.views.sample import SampleView, Token, Turn
-from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.session_text import session_line, sessions_table
 from slime_events.app.cli.render.text import block, clock, duration, fields, figures_text, paragraphs, shorten, table
 from slime_events.model.agent_session import AgentSession
+from slime_events.model.json_values import plain
 
 TOKENS = 64
 TEXT_WIDTH = 60

@@ -4,12 +4,13 @@ import argparse
 import sys
 
 from slime_events.app.cli.render.event_line import event_line
-from slime_events.app.cli.render.json_values import plain_event
 from slime_events.app.cli.render.text import json_line
 from slime_events.app.follow_events import EventFilter, IsRunning, check_types, events
-from slime_events.app.launch.run_status import MEANINGS, RunStatus, is_launched, last_run_event, status_of
+from slime_events.app.launch.run_status import is_launched
 from slime_events.core.run.run_folder import find_run
 from slime_events.core.run.run_reader import is_archive, open_archive
+from slime_events.model.json_values import plain_event
+from slime_events.model.run_status import MEANINGS, RunStatus, last_run_event, status_of
 from storage.archive.log import ArchivedLog
 from storage.log import Readable
 from storage.nats.accounts import Access

@@ -19,7 +19,8 @@ def plain(value: Any, *, full: bool = False) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, msgspec.Struct):
-        fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
+        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        fields = ((encoded, getattr(value, name)) for encoded, name in names)
         return {name: plain(field, full=full) for name, field in fields if field is not msgspec.UNSET}
     if isinstance(value, dict):
         return {str(key): plain(item, full=full) for key, item in value.items()}

@@ -1,0 +1,66 @@
+"""Read the view of a step, group, sample or weight version from a log, by look-ups of its events."""
+
+from __future__ import annotations
+
+from schemas.ids import requested_sample
+from slime_events.analysis.views.group import GroupView, view_group
+from slime_events.analysis.views.sample import SampleView, view_sample
+from slime_events.analysis.views.step import StepView, view_step
+from slime_events.analysis.views.version import VersionView, view_version
+from slime_events.core.batch_columns import BatchMasks
+from slime_events.core.trajectory import Fetch, Trajectories
+from slime_events.model.agent_session import read_sessions, sessions_of
+from slime_events.model.lookup import LogPart, Lookup
+from slime_events.plugins.sample_view import prompt_decoder, text_decoder
+from storage.log import Readable
+
+
+async def read_step_view(log: Readable, step: int) -> StepView:
+    """Read the view of a step. Raises RunNotFound, which names the steps of the run."""
+    lookup = Lookup(log)
+    return view_step(lookup.run, await lookup.step(step))
+
+
+async def read_version_view(log: Readable, version: int) -> VersionView:
+    """Read the view of a weight version. Raises RunNotFound, which names the versions of the run."""
+    lookup = Lookup(log)
+    return view_version(lookup.run, await lookup.version(version))
+
+
+async def read_group_view(log: Readable, group: str) -> GroupView:
+    """Read the view of a group, by its id, a unique prefix of it, or its producer's key.
+
+    Raises RunNotFound, which names the nearest ids.
+    """
+    lookup = Lookup(log)
+    record = await lookup.group(group)
+    sessions = await read_sessions(LogPart(log), [requested_sample(member.sample) for member in record.members])
+    return view_group(lookup.run, record, sessions)
+
+
+async def read_sample_view(log: Readable, name: str, fetch: Fetch) -> SampleView:
+    """Read the view of a sample, by its id or a unique prefix of it. fetch: returns an array's numbers.
+
+    Raises RunNotFound, which names the nearest ids.
+    """
+    lookup = Lookup(log)
+    sample = await lookup.sample(name)
+    trajectories = Trajectories(fetch)
+    for recorded in lookup.events:
+        trajectories.apply(recorded.envelope.event, recorded.position)
+    await lookup.lifetime()
+    checkpoint = (lookup.run.settings.get("engine") or {}).get("hf_checkpoint")
+    decode = text_decoder(checkpoint)
+    trajectory = trajectories.by_sample[sample.sample]
+    step = lookup.run.groups[sample.group].step
+    if batch := lookup.run.steps.get(step) if step is not None else None:
+        masks = BatchMasks(batch.sealed.event, fetch)
+        trajectory.loss_mask = masks.of(sample.sample, trajectory.loss_mask, trajectory.length)
+    return view_sample(
+        lookup.run,
+        sample,
+        trajectory,
+        None if decode is None else lambda token: decode([token]),
+        prompt_decoder(checkpoint, fetch),
+        sessions_of(lookup.events),
+    )
