@@ -1,16 +1,17 @@
-"""What all ranks keep, whatever they are: the trainer's, those of work on a log, untrained and scripted ones."""
+"""The contract of all ranks: a trainer's, those for work on a log, untrained and scripted ones."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from actors.debug.debug_processes import UntrainedRanks
-from actors.trainer.local_ranks import local_ranks
+from actors.trainer.local_ranks import LocalRanks, local_ranks
 from actors.trainer.ranks import Ranks, rendezvous_address, train
 from actors.trainer.ray_ranks import RayRanks
 from schemas.errors import CheckpointMismatch
@@ -22,6 +23,8 @@ from tests import made
 from tests.megatron.conftest import tiny  # noqa: F401  # a fixture
 from tests.megatron.tiny import make_batch, settings_for
 from tests.simulation.parts import CriticRanks, ScriptedRanks
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @asynccontextmanager
@@ -62,10 +65,34 @@ async def scripted_critic(model: Path) -> AsyncIterator[Ranks]:
     yield ranks
 
 
+class SharedProcesses:
+    """A rank process that all tests of this file use in turn, since its imports take seconds."""
+
+    def __init__(self) -> None:
+        self.stack = AsyncExitStack()
+        self._ranks: LocalRanks | None = None
+
+    async def anew(self, model: Path) -> Ranks:
+        """Start the process, or reset its rank to the state in which it started."""
+        if self._ranks is None:
+            settings = made.settings(trainer=settings_for(model))
+            self._ranks = await self.stack.enter_async_context(local_ranks(settings))
+        else:
+            await self._ranks.reset()
+        return self._ranks
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared() -> AsyncIterator[SharedProcesses]:
+    """The rank process of all tests with `processes`; it starts with the first of them."""
+    processes = SharedProcesses()
+    async with processes.stack:
+        yield processes
+
+
 @asynccontextmanager
-async def processes(model: Path) -> AsyncIterator[Ranks]:
-    async with local_ranks(made.settings(trainer=settings_for(model))) as ranks:
-        yield ranks
+async def processes(model: Path, shared: SharedProcesses) -> AsyncIterator[Ranks]:
+    yield await shared.anew(model)
 
 
 KINDS = [
@@ -74,10 +101,16 @@ KINDS = [
 ]
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
-async def ranks(request: pytest.FixtureRequest, tiny: Path) -> AsyncIterator[Ranks]:  # noqa: F811
-    async with request.param(tiny) as made:
-        yield made
+@pytest_asyncio.fixture(params=KINDS, ids=lambda kind: kind.__name__, loop_scope="module")
+async def ranks(
+    request: pytest.FixtureRequest,
+    tiny: Path,  # noqa: F811
+    shared: SharedProcesses,
+) -> AsyncIterator[Ranks]:
+    """Ranks of each kind, in the state in which they start."""
+    kind = request.param
+    async with kind(tiny, shared) if kind is processes else kind(tiny) as ranks:
+        yield ranks
 
 
 async def state(ranks: Ranks) -> tuple[str, str, str]:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import TrainBatch, TrainSample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 VOCAB = 64
 
@@ -27,6 +21,15 @@ def make_model(
     folder: Path, family: str = "qwen3", *, tied: bool = True, seed: int = 0, **sizes: Any
 ) -> PreTrainedModel:
     """A random float32 model, saved to `folder` in Hugging Face's layout."""
+    from transformers import (  # takes seconds, which ranks that load a finished model need not spend
+        LlamaConfig,
+        LlamaForCausalLM,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+    )
+
     common = {
         "vocab_size": VOCAB,
         "hidden_size": 32,
