@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import gc
-import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -17,6 +15,8 @@ from actors.backends import Backend, call_by_name, rank_class
 from actors.trainer.ranks import Ranks, collective, rendezvous_address
 from schemas.errors import RankLost, TrainerError
 from schemas.text import raised_text
+from slime_events.core.child.inside import connect
+from slime_events.core.child.process import Child
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.own_python import own_command, own_path
 from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, rank_secrets, rank_variables
@@ -35,27 +35,18 @@ QUOTED_BYTES = 600
 
 
 class RankProcess:
-    """A started process `python -m actors.trainer.local_ranks <pipe's fd>`.
-
-    The process answers calls from the pipe in order and ends when the pipe closes, so that it never outlives its
-    parent.
-    """
+    """A started process of this module. It answers calls in order, and ends when the pipe closes."""
 
     def __init__(self, rank: int, environment: Mapping[str, str]) -> None:
         self._rank, self._is_called = rank, False
-        self._pipe, theirs = multiprocessing.Pipe()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"rank{rank}")
-        with theirs:
-            self._process = subprocess.Popen(
-                own_command("actors.trainer.local_ranks", str(theirs.fileno())),
-                pass_fds=(theirs.fileno(),),
-                env={**os.environ, **own_path(), **KEEP_MEMORY, **ONE_THREAD, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # only the parent handles an interrupt of the terminal
-            )
+        self._child = Child(
+            own_command("actors.trainer.local_ranks"),
+            environment={**os.environ, **own_path(), **KEEP_MEMORY, **ONE_THREAD, **environment},
+            output=self._output,
+        )
+        self._pipe = Connection(self._child.connection.detach())
 
     async def ready(self) -> None:
         """Wait until the process has imported its modules. Raises as `call`."""
@@ -83,7 +74,7 @@ class RankProcess:
 
     def kill(self) -> None:
         """Kill the process; open calls raise RankLost."""
-        self._process.kill()
+        self._child.kill()
 
     def _call(self, request: Request) -> Any:
         self._is_called = True
@@ -99,9 +90,8 @@ class RankProcess:
         raise value
 
     def _loss(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(CLOSE_S)
-        code = self._process.returncode
+        self._child.wait(CLOSE_S)
+        code = self._child.code
         how = "does not answer" if code is None else "was killed" if code == -9 else f"has ended with code {code}"
         self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, self._output.tell() - QUOTED_BYTES))
@@ -110,11 +100,7 @@ class RankProcess:
 
     def _end(self) -> None:
         self._pipe.close()
-        try:
-            self._process.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._child.end(CLOSE_S)
         self._output.close()
 
 
@@ -157,7 +143,7 @@ async def local_ranks(settings: TrainSettings) -> AsyncIterator[LocalRanks]:
 
 def main() -> None:
     """Serve the calls of a `RankProcess` until the pipe is closed."""
-    pipe = Connection(int(sys.argv[1]))
+    pipe = Connection(connect(*sys.argv[1:]).detach())
     gc.disable()  # objects of imports are never garbage: scanning them costs a tenth of the time
     start = rank_class()  # takes seconds, in which the parent reads the log
     gc.freeze()

@@ -1,4 +1,4 @@
-"""`python -m serve_apps.engines.grammar_process <socket fd> <checkpoint> <ids>`: the process of `Grammars`.
+"""`python -m serve_apps.engines.grammar_process`: the process of `Grammars`.
 
 It compiles one grammar after the other, as SGLang's xgrammar back-end does. Then it walks through the first tokens of
 an answer: an ambiguous rule may compile at once and take seconds for each token.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import signal
 import socket
 import sys
 import time
@@ -19,8 +18,9 @@ import msgspec
 
 from schemas.text import message_text
 from serve_apps.engines.grammars import Question, Verdict
-from serve_apps.engines.messages import HEADER
-from slime_events.plugins.rewards.limits import limit
+from slime_events.core.child.frames import receive_frame, send_frame
+from slime_events.core.child.inside import connect
+from slime_events.core.child.limits import limit
 from slime_events.plugins.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 MEMORY_GB = 4.0
 """Limit of private memory, including imported packages."""
-ALARM_S = 30
-"""Seconds after which a compilation ends its own process."""
 WALK_TOKENS = 256
 WALK_S = 1.0
 _PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
@@ -38,28 +36,22 @@ STEP_S = 0.02
 """Average seconds per token above which an engine that serves other requests cannot accept a grammar."""
 
 
-def main(descriptor: int, checkpoint: str, vocabulary: int) -> None:
+def main(descriptor: str, parent: str, checkpoint: str, vocabulary: str) -> None:
     """Answer until the socket closes."""
-    connection = socket.socket(fileno=descriptor)
+    connection = connect(descriptor, parent)
     try:
-        compiler = Compiler(checkpoint, vocabulary or None)
+        compiler = Compiler(checkpoint, int(vocabulary) or None)
     except Exception as error:  # any error at the start is sent to the waiting client
         _send(connection, Verdict(ready=False, error=f"{type(error).__name__}: {message_text(error)}"))
         return
     limit(MEMORY_GB)
     _send(connection, Verdict())
-    with connection.makefile("rb") as frames:
-        while header := frames.read(HEADER.size):
-            question = msgspec.msgpack.decode(frames.read(HEADER.unpack(header)[0]), type=Question)
-            signal.alarm(ALARM_S)  # ends this process if its owner was killed and cannot
-            reason = compiler.error_of(question)
-            signal.alarm(0)
-            _send(connection, Verdict(error=reason))
+    while (question := receive_frame(connection)) is not None:
+        _send(connection, Verdict(error=compiler.error_of(msgspec.msgpack.decode(question, type=Question))))
 
 
 def _send(connection: socket.socket, verdict: Verdict) -> None:
-    body = msgspec.msgpack.encode(verdict)
-    connection.sendall(HEADER.pack(len(body)) + body)
+    send_frame(connection, msgspec.msgpack.encode(verdict))
 
 
 class Compiler:
@@ -141,4 +133,4 @@ class Compiler:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    main(*sys.argv[1:])

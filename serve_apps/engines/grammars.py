@@ -11,8 +11,6 @@ import asyncio
 import hashlib
 import logging
 import os
-import signal
-import socket
 import subprocess
 import time
 from typing import Annotated
@@ -22,9 +20,11 @@ import msgspec
 from schemas.doc import doc
 from schemas.errors import EngineError, InvalidValue
 from schemas.text import valid_text
-from serve_apps.engines.messages import HEADER, read_frame
+from slime_events.core.child.frame_reader import FrameReader
+from slime_events.core.child.frames import PeerEnded, frame
+from slime_events.core.child.process import Child
 from slime_events.core.run.own_python import own_command, own_path
-from slime_events.plugins.rewards.limits import environment
+from slime_events.plugins.user_environment import grader_environment
 
 GRAMMAR_BYTES = 512 * 1024
 COMPILE_S = 5.0
@@ -127,67 +127,51 @@ class Grammars:
 
 
 class _Process:
-    """A child process, leader of its own session. It ends when its socket closes."""
+    """A child process that compiles. Its environment has no secrets."""
 
-    def __init__(
-        self, child: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self._child, self._reader, self._writer = child, reader, writer
+    def __init__(self, child: Child, frames: FrameReader, writer: asyncio.StreamWriter) -> None:
+        self._child, self._frames, self._writer = child, frames, writer
 
     @classmethod
     async def start(cls, checkpoint: str, vocabulary: int | None) -> "_Process":
-        ours, theirs = socket.socketpair()
-        with theirs:
-            child = _spawn(theirs.fileno(), checkpoint, vocabulary)
-        return cls(child, *await asyncio.open_connection(sock=ours))
+        own = own_path() | {"TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""}
+        child = Child(
+            own_command("serve_apps.engines.grammar_process"),
+            [checkpoint, str(vocabulary or 0)],
+            environment=grader_environment(os.environ, ()) | own,
+            output=subprocess.DEVNULL,
+        )
+        return cls(child, *await child.streams())
 
     async def ready(self, within_s: float) -> str:
         """Return why it cannot compile; empty if it can."""
         try:
-            async with asyncio.timeout(within_s):
-                return (await self._verdict()).error
+            return (await self._verdict(within_s)).error
         except TimeoutError:
             return f"its process was not ready within {within_s:g} s"
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except PeerEnded:
             return "its process ended while it started"
 
     async def ask(self, question: Question, within_s: float) -> str:
         """Return the parser's message; empty if the grammar fits."""
-        body = msgspec.msgpack.encode(question)
-        self._writer.write(HEADER.pack(len(body)) + body)
+        self._writer.write(frame(msgspec.msgpack.encode(question)))
         begun = time.monotonic()
         try:
-            async with asyncio.timeout(within_s):
-                return valid_text((await self._verdict()).error, MESSAGE)
+            return valid_text((await self._verdict(within_s)).error, MESSAGE)
         except TimeoutError:
             self.kill()
             return f"it is too large: it was not compiled within {within_s:g} s"
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except PeerEnded:
             self.kill()
             return f"it is too large: its compiler ran out of memory or stack after {time.monotonic() - begun:.1f} s"
 
-    async def _verdict(self) -> Verdict:
-        return msgspec.msgpack.decode(await read_frame(self._reader), type=Verdict)
+    async def _verdict(self, within_s: float) -> Verdict:
+        return msgspec.msgpack.decode(await self._frames.next(within_s), type=Verdict)
 
     def has_ended(self) -> bool:
-        return self._child.poll() is not None
+        return not self._child.runs
 
     def kill(self) -> None:
         """Kill the process and reap it."""
-        self._writer.close()
-        if self._child.poll() is None:
-            os.killpg(self._child.pid, signal.SIGKILL)
-            self._child.wait()
-
-
-def _spawn(descriptor: int, checkpoint: str, vocabulary: int | None) -> subprocess.Popen[bytes]:
-    """Start a new process: a fork would copy the locks of this process's threads. Its environment has no secrets."""
-    return subprocess.Popen(
-        own_command("serve_apps.engines.grammar_process", str(descriptor), checkpoint, str(vocabulary or 0)),
-        env=environment(os.environ, ()) | own_path() | {"TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""},
-        pass_fds=(descriptor,),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+        self._child.close()
+        self._child.end()

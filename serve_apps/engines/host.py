@@ -1,4 +1,4 @@
-"""The process that holds SGLang: `python -m serve_apps.engines.host <socket fd> <folder> [<template>]`.
+"""The process that holds SGLang: `python -m serve_apps.engines.host <socket> <owner> <folder> [<template>]`.
 
 `SglangEngine` starts it, or the template that the first engine left forks it (serve_apps/engines/template.py).
 
@@ -15,7 +15,6 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
-import signal
 import socket
 import sys
 import threading
@@ -36,7 +35,12 @@ from serve_apps.engines import messages
 from serve_apps.engines.engine import Delta, GenerateRequest, LogProbs, Tokens, sampling_params
 from serve_apps.engines.engine_folder import ARGUMENTS, clean
 from serve_apps.engines.plugin import SWITCH
-from serve_apps.engines.template import Job, leave_template, runs
+from serve_apps.engines.template import Job, leave_template
+from slime_events.core.child.frame_reader import FrameReader
+from slime_events.core.child.frames import PeerEnded
+from slime_events.core.child.inside import connection_of
+from slime_events.core.child.process import kill_group
+from slime_events.core.child.process_table import runs
 from slime_events.core.run.process_environment import NICE_GENERATION, yield_to_others
 from slime_events.plugins.plain_values import plain
 
@@ -60,8 +64,8 @@ def main() -> None:
     """Start SGLang and serve until the socket closes. Then end every process of this session."""
     if os.environ.get(SWITCH) != "cuda":
         yield_to_others(NICE_GENERATION)
-    job = Job(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]), os.getppid())
-    job.connection.set_inheritable(False)
+    descriptor, owner, folder, *template = sys.argv[1:]
+    job = Job(connection_of(descriptor), Path(folder), int(owner))
     threading.Thread(target=end_with_owner, args=(job.owner, job.folder), daemon=True).start()
     try:
         gc.disable()  # an import leaves no garbage, but collecting takes a tenth of the start
@@ -69,7 +73,7 @@ def main() -> None:
 
         gc.freeze()
         gc.enable()
-        if sys.argv[3:] and (forked := leave_template(sys.argv[3], job)) is not job:
+        if template and (forked := leave_template(template[0], job)) is not job:
             job = forked
             threading.Thread(target=end_with_owner, args=(job.owner, job.folder), daemon=True).start()
         engine = _start(job.folder)
@@ -122,13 +126,13 @@ class Host:
     async def serve(self) -> None:
         """Serve until the caller closes the socket."""
         reader, writer = await asyncio.open_connection(sock=self.connection)
-        self.sender = messages.Sender(writer)
+        self.sender, frames = messages.Sender(writer), FrameReader(reader)
         self.manager.auto_create_handle_loop()
         self.sender.send(messages.Ready(tuple(p.pid or 0 for p in multiprocessing.active_children())))
         while True:
             try:
-                frame = messages.to_host.decode(await messages.read_frame(reader))
-            except (asyncio.IncompleteReadError, ConnectionError):
+                frame = messages.to_host.decode(await frames.next())
+            except PeerEnded:
                 return
             if isinstance(frame, messages.Abort):
                 # Deferred: SGLang may not know the request yet.
@@ -362,7 +366,7 @@ def end_with_owner(owner: int, folder: Path) -> None:
 def end() -> None:
     """End the whole engine. The caller made this process leader of a session: its process group is the engine."""
     sys.stderr.flush()
-    os.killpg(os.getpgid(0), signal.SIGKILL)
+    kill_group(os.getpgid(0))
 
 
 def end_with_schedulers() -> None:

@@ -1,8 +1,7 @@
-"""The frames between an engine and its host process: length-prefixed MessagePack over a socket pair."""
+"""The frames between an engine and its host process, in MessagePack."""
 
 import asyncio
 import re
-import struct
 from typing import Annotated
 
 import msgspec
@@ -10,8 +9,8 @@ import numpy as np
 
 from schemas.doc import doc
 from serve_apps.engines.engine import Delta, GenerateRequest, LogProbs, Tokens
+from slime_events.core.child.frames import frame as with_length
 
-HEADER = struct.Struct("<I")
 _TYPED = re.compile(r"[\w.]{0,200}(Error|Exception|Exit)\b")
 
 
@@ -105,14 +104,7 @@ from_host: msgspec.msgpack.Decoder[FromHost] = msgspec.msgpack.Decoder(FromHost,
 
 def encode(frame: Frame) -> bytes:
     """Return a frame with its length before it."""
-    body = _encoder.encode(frame)
-    return HEADER.pack(len(body)) + body
-
-
-async def read_frame(reader: asyncio.StreamReader) -> bytes:
-    """Return the body of the next frame. Raises asyncio.IncompleteReadError at the end."""
-    (length,) = HEADER.unpack(await reader.readexactly(HEADER.size))
-    return await reader.readexactly(length)
+    return with_length(_encoder.encode(frame))
 
 
 class Sender:

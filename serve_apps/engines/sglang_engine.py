@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,11 @@ from serve_apps.engines import messages
 from serve_apps.engines.arguments import EngineLaunch, engine_launch
 from serve_apps.engines.engine import Delta, GenerateRequest, LogProbs, Tokens
 from serve_apps.engines.engine_folder import ARGUMENTS, EngineFolder, clear_abandoned
-from serve_apps.engines.template import ask_template, runs
+from serve_apps.engines.template import ask_template
+from slime_events.core.child.frame_reader import FrameReader
+from slime_events.core.child.frames import PeerEnded
+from slime_events.core.child.process import Child, kill_group
+from slime_events.core.child.process_table import runs
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.run.own_python import own_command, own_path
 from storage.cancellation import fail
@@ -84,12 +87,10 @@ class SglangEngine:
         """Start the host and wait until SGLang can generate. Raises EngineError with SGLang's own reason."""
         if self._host is not None:
             raise EngineError("the engine was already started; create a new one")
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._log_start = self._log.seek(0, os.SEEK_END)
-            self._host = _start_host(self._launch, self._folder.path, theirs.fileno(), self._log, self._template)
+        self._log_start = self._log.seek(0, os.SEEK_END)
+        self._host = _start_host(self._launch, self._folder.path, self._log, self._template)
         await asyncio.to_thread(clear_abandoned)  # meanwhile the host imports SGLang
-        reader, writer = await asyncio.open_connection(sock=ours)
+        reader, writer = await asyncio.open_connection(sock=self._host.connection)
         self._sender = messages.Sender(writer)
         self._ready = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read(reader))
@@ -212,9 +213,10 @@ class SglangEngine:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         """Handle the host's frames until it ends."""
         reason: str | None = None
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        frames = FrameReader(reader)
+        with contextlib.suppress(PeerEnded):
             while True:
-                frame = messages.from_host.decode(await messages.read_frame(reader))
+                frame = messages.from_host.decode(await frames.next())
                 match frame:
                     case messages.Piece() | messages.Answer():
                         if (answers := self._answers.get(frame.id)) is not None:
@@ -245,16 +247,16 @@ class HostProcess:
     """The host, leader of its own session."""
 
     pid: int
-    child: Annotated[subprocess.Popen[bytes] | None, doc("Set if it is a child of this process.")] = None
+    connection: socket.socket
+    child: Annotated[Child | None, doc("Set if it is a child of this process.")] = None
 
     def runs(self) -> bool:
         """Return whether it is still running."""
-        return self.child.poll() is None if self.child else runs(self.pid)
+        return self.child.runs if self.child else runs(self.pid)
 
     async def end(self, schedulers: Sequence[int]) -> None:
         """Kill its session, and wait until the host and its schedulers have ended. Raises DeadlineExceeded."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        kill_group(self.pid)  # not all descendants: the template lives on
         try:
             async with asyncio.timeout(STOP_S):
                 # A process has no event to wait on.
@@ -262,29 +264,30 @@ class HostProcess:
                     await asyncio.sleep(0.005)
         except TimeoutError:
             raise DeadlineExceeded(f"SGLang's processes did not end within {STOP_S:g} s of SIGKILL") from None
+        if self.child:
+            self.child.end()
 
 
-def _start_host(
-    launch: EngineLaunch, folder: Path, socket_fd: int, log: IO[bytes], template: str | None
-) -> HostProcess:
+def _start_host(launch: EngineLaunch, folder: Path, log: IO[bytes], template: str | None) -> HostProcess:
     """Start the host: forked from the template if there is one, else as a new process that leaves a template.
 
     Not with asyncio: its child watchers depend on the thread of the loop, and a Serve replica's loop runs in any
     thread.
     """
     (folder / ARGUMENTS).write_bytes(msgspec.json.encode(launch.arguments))
-    if template and (pid := ask_template(template, folder, socket_fd, log.fileno())) is not None:
-        return HostProcess(pid)
-    child = subprocess.Popen(
-        own_command("serve_apps.engines.host", str(socket_fd), str(folder), *filter(None, [template])),
-        env=os.environ | own_path() | launch.environment | {"TMPDIR": str(folder)},
-        pass_fds=(socket_fd,),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
+    if template:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            if (pid := ask_template(template, folder, theirs.fileno(), log.fileno())) is not None:
+                return HostProcess(pid, ours)
+        ours.close()
+    child = Child(
+        own_command("serve_apps.engines.host"),
+        [str(folder), *filter(None, [template])],
+        environment=os.environ | own_path() | launch.environment | {"TMPDIR": str(folder)},
+        output=log,
     )
-    return HostProcess(child.pid, child)
+    return HostProcess(child.pid, child.connection, child)
 
 
 def _name_of(launch: EngineLaunch) -> str:

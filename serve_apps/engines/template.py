@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from schemas.doc import doc
+from slime_events.core.child.process_table import parent_of, runs
 
 LOOK_S = 0.5
 UNUSED_S = 30.0
@@ -35,15 +36,6 @@ class Job(NamedTuple):
     connection: socket.socket
     folder: Annotated[Path, doc("The engine's folder.")]
     owner: Annotated[int, doc("Process id of the process that the host serves and ends with.")]
-
-
-def runs(pid: int) -> bool:
-    """Return whether the process exists and is not a zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
 
 
 def leave_template(name: str, mine: Job) -> Job:
@@ -85,7 +77,7 @@ def ask_template(name: str, folder: Path, connection_fd: int, log_fd: int) -> in
 
 def _serve(listener: socket.socket, first_owner: int) -> Job:
     """Serve in the template until it ends. In a host that was forked from it, return the host's job."""
-    raylet, owners, used = _parent_of(first_owner), {first_owner}, time.monotonic()
+    raylet, owners, used = parent_of(first_owner), {first_owner}, time.monotonic()
     while True:
         if select.select([listener], [], [], LOOK_S)[0] and (job := _next_host(listener)) is not None:
             if job.connection.fileno() >= 0:
@@ -138,10 +130,3 @@ def _is_ours(peer: socket.socket) -> bool:
     """Return whether the peer is a process of this user: an abstract socket has no file mode to restrict it."""
     _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return bool(uid == os.getuid())
-
-
-def _parent_of(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0

@@ -19,6 +19,11 @@ def user_environment(environment: Mapping[str, str], keep: Collection[str] = ())
     return {name: value for name, value in environment.items() if name in keep or not _holds_secret(name, value)}
 
 
+def grader_environment(environment: Mapping[str, str], keep: Collection[str]) -> dict[str, str]:
+    """Return `user_environment` for graders; `keep` is `--rm-env`. Numeric libraries get one thread."""
+    return {"OMP_NUM_THREADS": "1", **user_environment(environment, keep)}
+
+
 def _holds_secret(name: str, value: str) -> bool:
     if name.upper().endswith("_PROXY"):
         return False

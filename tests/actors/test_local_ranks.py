@@ -100,7 +100,7 @@ async def test_a_rank_has_its_variables_before_it_imports_anything() -> None:
         expected = {"NCCL_ALGO=Ring", "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0", "CUBLAS_WORKSPACE_CONFIG=:4096:8"}
         expected |= {"MINE=1", "OMP_NUM_THREADS=3"}
         async with asyncio.timeout(60):  # they are those of the parent until it is the new program
-            while not expected <= set(Path(f"/proc/{process._process.pid}/environ").read_text().split("\0")):  # noqa: ASYNC110
+            while not expected <= set(Path(f"/proc/{process._child.pid}/environ").read_text().split("\0")):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     finally:
         process.kill()

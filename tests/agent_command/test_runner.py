@@ -20,7 +20,7 @@ from serve_apps.http.agent_command.actor import check_agent_command
 from serve_apps.http.agent_command.runner import AgentProgram, Runner, os_variables, words_of
 from serve_apps.http.agent_command.sessions import SessionClient
 from slime_events.core.config.agents import AgentSettings
-from slime_events.plugins.rewards import limits
+from slime_events.plugins.user_environment import grader_environment
 
 WAIT_S = 60.0
 
@@ -176,7 +176,7 @@ async def test_a_program_sees_no_secret_but_those_that_are_named(
 def test_graders_and_programs_of_agents_see_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.environ", SECRETS | NEEDED | {"OMP_NUM_THREADS": "1"})
     seen = {"OMP_NUM_THREADS": "1"} | NEEDED
-    assert limits.environment(SECRETS | NEEDED, []) == seen
+    assert grader_environment(SECRETS | NEEDED, []) == seen
     assert os_variables([]) == seen
     assert os_variables([], ["RAY_AUTH_TOKEN"]) == seen | {"RAY_AUTH_TOKEN": "r"}
 

@@ -18,6 +18,7 @@ from schemas.rollouts import Sampling, StopReason
 from serve_apps.engines import messages
 from serve_apps.engines.engine import GenerateRequest
 from serve_apps.engines.host import Host
+from slime_events.core.child.frame_reader import FrameReader
 from storage.cancellation import end_all
 
 DEADLINE_S = 10.0
@@ -74,11 +75,12 @@ async def answer(manager: Manager, *frames: messages.ToHost) -> messages.FromHos
     engine = SimpleNamespace(tokenizer_manager=manager, loop=asyncio.get_running_loop())
     host = asyncio.create_task(Host(engine, theirs).serve())
     reader, writer = await asyncio.open_connection(sock=ours)
+    answers = FrameReader(reader)
     try:
         async with asyncio.timeout(DEADLINE_S):
-            assert isinstance(messages.from_host.decode(await messages.read_frame(reader)), messages.Ready)
+            assert isinstance(messages.from_host.decode(await answers.next()), messages.Ready)
             writer.write(b"".join(map(messages.encode, frames)))
-            return messages.from_host.decode(await messages.read_frame(reader))
+            return messages.from_host.decode(await answers.next())
     finally:
         writer.close()
         with contextlib.suppress(ConnectionError):

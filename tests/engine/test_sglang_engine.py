@@ -21,7 +21,7 @@ import pytest_asyncio
 from schemas.errors import EngineError
 from schemas.rollouts import StopReason
 from serve_apps.engines.sglang_engine import SglangEngine
-from serve_apps.engines.template import runs
+from slime_events.core.child.process_table import runs
 from slime_events.core.config.engine import EngineSettings
 from tests.engine import tiny_model
 from tests.engine.contract import EngineContract, Response, collect, generated, request

@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from serve_apps.engines.template import UNUSED_S, ask_template, runs
+from serve_apps.engines.template import UNUSED_S, ask_template
+from slime_events.core.child.process_table import runs
 
 HOST = """
 import json, os, socket, sys

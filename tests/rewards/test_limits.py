@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from slime_events.plugins.rewards import limits
+from slime_events.plugins.user_environment import grader_environment
 
 SECRETS = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "NATS_CREDS", "NATS_URL", "NATS_NKEY"),
@@ -25,14 +25,14 @@ NEEDED = (
 
 @pytest.mark.parametrize("name", SECRETS)
 def test_a_secret_is_left_out_unless_it_is_named(name: str) -> None:
-    assert name not in limits.environment({name: "x"}, [])
-    assert name not in limits.environment({name: "x"}, ["OTHER"])
-    assert limits.environment({name: "x"}, [name])[name] == "x"
+    assert name not in grader_environment({name: "x"}, [])
+    assert name not in grader_environment({name: "x"}, ["OTHER"])
+    assert grader_environment({name: "x"}, [name])[name] == "x"
 
 
 @pytest.mark.parametrize("name", NEEDED)
 def test_what_graders_need_stays(name: str) -> None:
-    assert limits.environment({name: "/x:https://host/a"}, [])[name] == "/x:https://host/a"
+    assert grader_environment({name: "/x:https://host/a"}, [])[name] == "/x:https://host/a"
 
 
 @pytest.mark.parametrize(
@@ -48,17 +48,17 @@ def test_what_graders_need_stays(name: str) -> None:
     ],
 )
 def test_a_login_in_a_value_is_a_secret_but_for_a_proxy_s(name: str, value: str, kept: bool) -> None:
-    assert (name in limits.environment({name: value}, [])) is kept
+    assert (name in grader_environment({name: value}, [])) is kept
 
 
 def test_one_thread_unless_the_user_says_otherwise() -> None:
-    assert limits.environment({}, []) == {"OMP_NUM_THREADS": "1"}
-    assert limits.environment({"OMP_NUM_THREADS": "4"}, []) == {"OMP_NUM_THREADS": "4"}
+    assert grader_environment({}, []) == {"OMP_NUM_THREADS": "1"}
+    assert grader_environment({"OMP_NUM_THREADS": "4"}, []) == {"OMP_NUM_THREADS": "4"}
 
 
 LIMITED = """
 import resource, sys
-from slime_events.plugins.rewards import limits
+from slime_events.core.child import limits
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))
 limits.limit(float(sys.argv[1]))
 print(*(resource.getrlimit(each)[0] for each in (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE, resource.RLIMIT_DATA)))

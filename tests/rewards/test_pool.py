@@ -12,9 +12,9 @@ import pytest
 
 from schemas.errors import NameTaken, PlugPointError, PlugPointMissing, SlimeEventsError, UnknownGrader
 from schemas.rewards import RewardFailureKind as Kind
+from slime_events.core.child.limits import OPEN_FILES
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.loader import digest_of, load_function
-from slime_events.plugins.rewards import limits
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.rewards.outcome import Graded, Outcome, RewardFailure
 from slime_events.plugins.rewards.pool import GraderPool
@@ -181,7 +181,7 @@ async def test_a_process_has_limits_and_no_secrets(folder: Path, monkeypatch: py
         assert names & {"AWS_PROFILE", "JUDGE_API_KEY", "HF_TOKEN", "HF_HOME"} == {"HF_TOKEN", "HF_HOME"}
         for what, most in ((resource.RLIMIT_DATA, 8_000_000_000), (resource.RLIMIT_CORE, 0)):
             assert resource.prlimit(pool.pids[0], what) == (most, most)
-        assert resource.prlimit(pool.pids[0], resource.RLIMIT_NOFILE)[1] <= limits.OPEN_FILES
+        assert resource.prlimit(pool.pids[0], resource.RLIMIT_NOFILE)[1] <= OPEN_FILES
 
 
 @pytest.mark.parametrize(("how", "said"), [("exit", "exited with code 3"), ("segfault", "SIGSEGV")])

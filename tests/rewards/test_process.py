@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from slime_events.core.child.frame_reader import FrameReader
+from slime_events.core.child.frames import frame
 from slime_events.plugins.rewards import messages
 from slime_events.plugins.rewards.outcome import Graded
 from slime_events.plugins.rewards.process import GraderProcess
@@ -28,14 +30,15 @@ async def test_an_answer_that_is_there_counts_however_late_it_is_looked_for(cloc
     """As after a pause of the machine: the answer has come, and the limit has passed too."""
     ours, theirs = socket.socketpair()
     child: Any = None
-    process = GraderProcess(child, *await asyncio.open_connection(sock=ours), mark=-1)
+    reader, writer = await asyncio.open_connection(sock=ours)
+    process = GraderProcess(child, FrameReader(reader), writer, mark=-1)
     with theirs:
         answers = process.grade(UNITS, limit=60.0)
         for done in DONE:
-            answer, frame = asyncio.create_task(anext(answers)), messages.frame(messages.encode(done))
-            theirs.sendall(frame[:5])
+            answer, answered = asyncio.create_task(anext(answers)), frame(messages.encode(done))
+            theirs.sendall(answered[:5])
             await asyncio.sleep(0.01)
-            theirs.sendall(frame[5:])
+            theirs.sendall(answered[5:])
             clock.forward(61.0)
             assert await answer == done
         await answers.aclose()
@@ -52,7 +55,8 @@ async def test_who_is_to_blame_is_read_in_the_shared_page() -> None:
     ours, theirs = socket.socketpair()
     child: Any = None
     page = os.memfd_create("mark")
-    process = GraderProcess(child, *await asyncio.open_connection(sock=ours), mark=page)
+    reader, writer = await asyncio.open_connection(sock=ours)
+    process = GraderProcess(child, FrameReader(reader), writer, mark=page)
     try:
         for number, job in ((0, 0), (3, 3), (messages.IDLE, None)):
             os.pwrite(page, messages.MARK.pack(number), 0)

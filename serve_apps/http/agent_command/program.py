@@ -3,17 +3,15 @@
 import asyncio
 import contextlib
 import os
-import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, BinaryIO, Self
 
-import psutil  # type: ignore[import-untyped, unused-ignore]
-
 from schemas.doc import doc
 from serve_apps.http.agent_command.outcome import TIMED_OUT
+from slime_events.core.child.process import kill_tree
 from storage.cancellation import end_all
 
 LOG_BYTES = 1024 * 1024
@@ -121,19 +119,7 @@ async def run_program(
         except TimeoutError:
             file.write(f"\nkilled after {timeout_s:g} s\n".encode())
         finally:
-            end_all_of(process.pid)
+            kill_tree(process.pid)
             await process.wait()
             await output.end()
     return output.ended(exit_code)
-
-
-def end_all_of(pid: int) -> None:
-    """Kill a process, its group, and its descendants in other groups as far as they can be found."""
-    family = []
-    with contextlib.suppress(psutil.Error):
-        family = psutil.Process(pid).children(recursive=True)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    for process in family:
-        with contextlib.suppress(psutil.Error):  # psutil compares start times, so a reused id is safe
-            process.kill()

@@ -4,14 +4,9 @@ The pool of a run (`slime_events/plugins/rewards/pool.py`) answers sample by sam
 one waits for a single sample, and a rule takes less time than a message about it.
 """
 
-import contextlib
 import os
 import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -20,17 +15,18 @@ from schemas.doc import doc
 from schemas.errors import SlimeEventsError
 from schemas.rewards import RewardFailureKind
 from schemas.text import raised_text
+from slime_events.core.child.frames import receive_frame, send_frame
+from slime_events.core.child.inside import connect
+from slime_events.core.child.limits import limit
+from slime_events.core.child.process import Child
 from slime_events.core.config.reward import RewardSettings
-from slime_events.plugins.rewards import limits, messages
+from slime_events.core.run.own_python import user_command
+from slime_events.plugins.rewards import messages
 from slime_events.plugins.rewards.dispatch import built_in
 from slime_events.plugins.rewards.outcome import RewardFailure, failure, value_of
 from slime_events.plugins.sample import Sample
+from slime_events.plugins.user_environment import grader_environment
 
-_BOOT = (
-    "import sys; sys.path.append(sys.argv[1]); "
-    "from slime_events.analysis.rescore.bulk_grading import main; main(int(sys.argv[2]), *map(float, sys.argv[3:]))"
-)
-_ROOT = str(Path(__file__).resolve().parents[3])
 START_S = 60.0
 """Limit on the start of a process, added to the time limits of its samples [s]."""
 
@@ -58,15 +54,12 @@ class RuleProcess:
     """A process with the limits of `settings`. It must not be used by two threads at once."""
 
     def __init__(self, settings: RewardSettings) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            arguments = (theirs.fileno(), settings.rm_timeout, settings.rm_memory_gb)
-            command = [sys.executable, "-P", "-c", _BOOT, _ROOT, *map(str, arguments)]
-            environment = limits.environment(os.environ, settings.rm_env)
-            self._child = subprocess.Popen(
-                command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=environment, start_new_session=True
-            )
-        self._socket, self._limit_s = ours, settings.rm_timeout
+        self._limit_s = settings.rm_timeout
+        self._child = Child(
+            user_command(__name__),
+            [str(settings.rm_timeout), str(settings.rm_memory_gb)],
+            environment=grader_environment(os.environ, settings.rm_env),
+        )
 
     def grade(self, tasks: Sequence[Task]) -> list[Grade] | None:
         """Return a grade per task; None if the process was lost or had to be killed: then start another.
@@ -74,10 +67,11 @@ class RuleProcess:
         The process itself enforces each sample's time limit. If it cannot (in C code, for example), the process is
         killed after the time limits of all its samples.
         """
-        self._socket.settimeout(START_S + self._limit_s * len(tasks))
+        connection = self._child.connection
+        connection.settimeout(START_S + self._limit_s * len(tasks))
         try:
-            self._socket.sendall(messages.frame(messages.encode(tasks)))
-            answer = messages.receive_frame(self._socket)
+            send_frame(connection, messages.encode(tasks))
+            answer = receive_frame(connection)
         except OSError:  # includes timeouts
             answer = None
         if answer is None:
@@ -87,10 +81,8 @@ class RuleProcess:
 
     def end(self) -> None:
         """Kill the process and reap it."""
-        self._socket.close()
-        with contextlib.suppress(ProcessLookupError):
-            self._child.kill()
-        self._child.wait()
+        self._child.close()
+        self._child.end()
 
 
 class _TimeLimit(BaseException):
@@ -128,10 +120,10 @@ def _raise_time_limit(number: int, frame: object) -> None:
     raise _TimeLimit
 
 
-def main(connection: int, limit_s: float, memory_gb: float) -> None:
+def main(descriptor: str, parent: str, limit_s: str, memory_gb: str) -> None:
     """Grade the tasks that arrive until the other end is closed."""
-    limits.limit(memory_gb)
-    signal.signal(signal.SIGALRM, _raise_time_limit)
-    with socket.socket(fileno=connection) as ours:
-        while (payload := messages.receive_frame(ours)) is not None:
-            ours.sendall(messages.frame(messages.encode(grade_tasks(_tasks.decode(payload), limit_s))))
+    with connect(descriptor, parent) as connection:
+        limit(float(memory_gb))
+        signal.signal(signal.SIGALRM, _raise_time_limit)
+        while (payload := receive_frame(connection)) is not None:
+            send_frame(connection, messages.encode(grade_tasks(_tasks.decode(payload), float(limit_s))))

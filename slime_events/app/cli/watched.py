@@ -7,7 +7,6 @@ child too.
 """
 
 import contextlib
-import ctypes
 import os
 import secrets
 import select
@@ -17,13 +16,14 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+from slime_events.core.child.inside import die_with
+
 MARK = "SLIME_EVENTS_WATCHED"
 """Environment variable that all processes of the child inherit."""
 PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 LOOK_S = 0.1
 END_S = 30.0
 """Seconds in which a child must exit after it has sent its exit code."""
-_PR_SET_PDEATHSIG = 1
 _ENDED = b"ended "
 _status_pipe: int | None = None
 
@@ -43,10 +43,7 @@ def watched(command: Callable[[], int]) -> int:
     os.close(reader)
     _status_pipe = writer
     os.environ[MARK] = mark
-    if sys.platform == "linux":  # the kernel kills this process with its parent
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
+    die_with(parent)
     os.setpgid(0, 0)  # a terminal's Ctrl-C reaches only the parent, which forwards it, so that it arrives once
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return _run(command)

@@ -8,7 +8,7 @@ import socket
 
 from schemas.event import Event
 from schemas.workers import WorkerJoined, WorkerLost
-from serve_apps.engines.template import runs
+from slime_events.core.child.process_table import runs
 
 ROLE = "engine"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from schemas.errors import SlimeEventsError
 from slime_events.app.loggers.open_loggers import logger_flags, missing
+from slime_events.core.child.process import kill_tree
 from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.run.own_python import own_command, own_path
 from slime_events.core.run.process_environment import NICE_BACKGROUND
@@ -95,8 +96,7 @@ async def _run_in(command: Sequence[str], log: Path, scratch: str) -> int:
         return await process.wait()
     finally:
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_tree(process.pid)
             await process.wait()
 
 

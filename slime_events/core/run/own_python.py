@@ -13,11 +13,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 NAME = "PYTHONPATH"
+_MAIN = (
+    "import importlib, sys; sys.path.append(sys.argv.pop(1)); "
+    "importlib.import_module(sys.argv.pop(1)).main(*sys.argv[1:])"
+)
 
 
 def own_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of ours. Its environment needs `own_path` too."""
     return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def user_command(module: str) -> list[str]:
+    """Return the command of a process that calls `main` of a module of ours and runs users' code.
+
+    Our packages come last on its path, not first, and its environment needs nothing. Further words are the arguments.
+    """
+    return [sys.executable, "-P", "-c", _MAIN, str(ROOT), module]
 
 
 def own_path(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -1,10 +1,7 @@
-"""The messages between a grader pool and its processes: length-prefixed MessagePack over a socket, never pickle."""
+"""The messages between a grader pool and its processes: MessagePack, never pickle."""
 
-from __future__ import annotations
-
-import socket
 import struct
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -14,13 +11,9 @@ from slime_events.plugins.plain_values import plain
 from slime_events.plugins.rewards.outcome import Graded, RewardFailure
 from slime_events.plugins.sample import Sample
 
-if TYPE_CHECKING:  # a grading process does not need it: it is a seventh of the start-up time
-    import asyncio
-
 MARK = struct.Struct("<i")
 """The number of the job that a process works on, in the page that it shares with its pool."""
 IDLE = -1
-_LENGTH = struct.Struct("<I")
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -88,43 +81,6 @@ def encode_job(job: Job) -> bytes:
     return encode(msgspec.structs.replace(job, samples=[sample.to_dict() for sample in job.samples]))
 
 
-def decode_jobs(payload: bytes) -> list[Job]:
+def decode_jobs(payload: bytes | bytearray) -> list[Job]:
     jobs = _jobs.decode(payload)
     return [msgspec.structs.replace(job, samples=[Sample.from_dict(sample) for sample in job.samples]) for job in jobs]
-
-
-def frame(payload: bytes) -> bytes:
-    """Return a payload with its length (u32, little-endian) in front."""
-    return _LENGTH.pack(len(payload)) + payload
-
-
-class Frames:
-    """Payloads of a stream. After a cancellation the next read continues at the same position."""
-
-    def __init__(self, reader: asyncio.StreamReader) -> None:
-        self._reader = reader
-        self._length: int | None = None
-
-    async def next(self) -> bytes:
-        """Return the next payload. Raises asyncio.IncompleteReadError at the end."""
-        if self._length is None:
-            (self._length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-        payload = await self._reader.readexactly(self._length)
-        self._length = None
-        return payload
-
-
-def receive_frame(connection: socket.socket) -> bytes | None:
-    """Return the next payload, blocking; None at the end."""
-    head = _receive(connection, _LENGTH.size)
-    return None if head is None else _receive(connection, _LENGTH.unpack(head)[0])
-
-
-def _receive(connection: socket.socket, size: int) -> bytes | None:
-    parts = bytearray()
-    while len(parts) < size:
-        part = connection.recv(min(size - len(parts), 1 << 20))
-        if not part:
-            return None
-        parts += part
-    return bytes(parts)

@@ -27,6 +27,7 @@ from schemas.doc import doc
 from schemas.errors import SlimeEventsError
 from schemas.rewards import RewardFailureKind
 from schemas.text import message_text
+from slime_events.core.child.frames import PeerEnded
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards import messages
 from slime_events.plugins.rewards.dispatch import own_grader
@@ -190,7 +191,7 @@ class GraderPool:
         while True:
             batch = await self._next_batch()
             try:
-                if not (slot in self._processes and self._processes[slot].alive):
+                if not (slot in self._processes and self._processes[slot].child.runs):
                     await self._start_process(slot)
                 await self._grade_batch(slot, batch)
             except SlimeEventsError as error:
@@ -235,7 +236,7 @@ class GraderPool:
                     return
         except TimeoutError:
             kind = RewardFailureKind.TIMEOUT
-        except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
+        except (PeerEnded, msgspec.DecodeError):
             kind = RewardFailureKind.WORKER_DIED  # or a grader wrote into the process's connection
         current = process.current() if current is None else current
         await process.kill(stack=kind is RewardFailureKind.TIMEOUT)
@@ -250,7 +251,7 @@ class GraderPool:
         if kind is RewardFailureKind.OUT_OF_MEMORY:
             most = f"{self._settings.rm_memory_gb:g} GB (--rm-memory-gb)"
             return f"the grader ran out of memory on this sample (limit: {most}); its process was ended"
-        return f"the grader process {process.ending()} on this sample{log}"
+        return f"the grader process {process.child.ending()} on this sample{log}"
 
     def _settle(
         self,

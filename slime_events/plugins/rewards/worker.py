@@ -7,12 +7,10 @@ also works inside C code and with signals blocked.
 
 import asyncio
 import copy
-import ctypes
 import faulthandler
 import functools
 import inspect
 import mmap
-import os
 import signal
 import socket
 import time
@@ -27,16 +25,18 @@ import msgspec
 from schemas.errors import SlimeEventsError, UngradableSample
 from schemas.rewards import RewardFailureKind
 from schemas.text import raised_text, repr_text
+from slime_events.core.child.frames import receive_frame, send_frame
+from slime_events.core.child.inside import connect
+from slime_events.core.child.limits import limit
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.args_view import ArgsView, for_one_call
 from slime_events.plugins.plain_values import plain
-from slime_events.plugins.rewards import dispatch, limits, messages
+from slime_events.plugins.rewards import dispatch, messages
 from slime_events.plugins.rewards.outcome import Graded, Outcome, failure, signed, unreadable
 from slime_events.plugins.rewards.teacher import graded
 from slime_events.plugins.sample import Sample
 
 T = TypeVar("T")
-_PR_SET_PDEATHSIG = 1
 
 
 class OverLimit(Exception):
@@ -259,16 +259,13 @@ def _line_of(error: BaseException) -> str:
     return f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})" if trace else ""
 
 
-def main(connection_fd: int, mark_fd: int, parent: int) -> None:
+def main(descriptor: str, parent: str, mark: str) -> None:
     """Serve one pool until it closes the connection or dies."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        return
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, chain=False)  # the pool requests a stack before it kills a stuck process
-    page = mmap.mmap(mark_fd, messages.MARK.size)
-    page[:] = messages.MARK.pack(messages.IDLE)
-    with socket.socket(fileno=connection_fd) as connection:
+    with connect(descriptor, parent) as connection:
+        faulthandler.enable()
+        faulthandler.register(signal.SIGUSR1, chain=False)  # the pool requests a stack before it kills a stuck process
+        page = mmap.mmap(int(mark), messages.MARK.size)
+        page[:] = messages.MARK.pack(messages.IDLE)
         serve(connection, lambda number: messages.MARK.pack_into(page, 0, number))
 
 
@@ -276,18 +273,18 @@ def serve(connection: socket.socket, mark: Callable[[int], None]) -> None:
     """Read the setup, then grade batches until the connection ends."""
 
     def answer(message: messages.Answer) -> None:
-        connection.sendall(messages.frame(messages.encode(message)))
+        send_frame(connection, messages.encode(message))
 
-    payload = messages.receive_frame(connection)
+    payload = receive_frame(connection)
     if payload is None:
         return
     try:
         setup = msgspec.msgpack.decode(payload, type=messages.Setup)
-        limits.limit(setup.settings.rm_memory_gb)
+        limit(setup.settings.rm_memory_gb)
         worker = Worker(setup, mark, answer)
         answer(worker.prepare())
     except SlimeEventsError as error:
         answer(messages.SetupFailed(type(error).__name__, str(error)))
         return
-    while (payload := messages.receive_frame(connection)) is not None:
+    while (payload := receive_frame(connection)) is not None:
         worker.grade(messages.decode_jobs(payload), answer)
