@@ -19,7 +19,7 @@ from schemas.batches import BatchSealed
 from schemas.errors import SlimeEventsError
 from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import INBOX
+from schemas.ids import is_inbox_group
 from schemas.inbox import Fate, InboxFate
 from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.steps import StepCommitted
@@ -85,7 +85,7 @@ class FateTeller:
     async def _tell_of(self, events: Sequence[Recorded]) -> None:
         try:
             decided = [fate for recorded in events for fate in await self._fates(recorded.envelope.event)]
-            await self._tell([fate for fate in decided if fate.group.startswith(f"{INBOX}-")])
+            await self._tell([fate for fate in decided if is_inbox_group(fate.group)])
         except (SlimeEventsError, nats.errors.Error) as error:
             log.warning("producers get no notifications of %d events: %s", len(events), error)
 

@@ -29,7 +29,7 @@ from schemas.errors import StorageError
 from schemas.ids import sample_id, turn_group_id
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardFailed, RewardFailureKind
-from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, Sampling
+from schemas.rollouts import Maker, RolloutCompleted, RolloutProgressed, RolloutRequested, Sampling
 from schemas.runs import RunStarted
 from schemas.subjects import of_type
 from schemas.turns import TurnBegun
@@ -256,7 +256,13 @@ async def _begin(worker: Participant, settings: TrainSettings, run: RunFolder, c
     url = store.folder(0, wrote.digest)
     prompt = pack_tokens(np.zeros(4, np.int32))
     waiting = RolloutRequested(
-        sample="", group=GROUP, index=0, prompt=prompt, sampling=Sampling(max_new_tokens=ANSWER), seed=1, agents=True
+        sample="",
+        group=GROUP,
+        index=0,
+        prompt=prompt,
+        sampling=Sampling(max_new_tokens=ANSWER),
+        seed=1,
+        maker=Maker.AGENT,
     )
     submitted = PromptSubmitted(group=GROUP, text="?", tokens=prompt, source=Source(path="bench"))
     published = WeightsPublished(version=0, parent=None, url=url, digest=wrote.digest, bytes=wrote.bytes)

@@ -38,6 +38,11 @@ def inbox_group_id(key: str, sender: str = "") -> str:
     return f"{INBOX}-{hashlib.blake2b(key.encode(), digest_size=8, key=sender.encode()).hexdigest()}"
 
 
+def is_inbox_group(group: str) -> bool:
+    """Return whether a group's prompt came from outside."""
+    return group.startswith(f"{INBOX}-")
+
+
 def draw_id(offset: int, *, again: bool) -> str:
     """Return the group id of a sampler's draw. again: the prompt is drawn from an archive."""
     return f"{'again' if again else 'draw'}-{offset:06d}"

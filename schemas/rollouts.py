@@ -103,16 +103,22 @@ class Timings(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Maker(enum.StrEnum):
-    """Maker of a requested rollout."""
+    """Maker of a requested rollout.
+
+    `engine`: an engine, also with a generate function, and for each call of a client. `function`: the run's rollout
+    function. `agent`: an agent's session. `recorded`: another run. `outside`: a producer, which offered the rollout.
+    """
 
     ENGINE = "engine"
     FUNCTION = "function"
     AGENT = "agent"
     RECORDED = "recorded"
+    OUTSIDE = "outside"
 
 
 class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"):
-    """Appended by the conductor, once per sample and attempt. Engines compete for the request.
+    """Appended by the conductor, once per sample and attempt. Engines compete for requests of maker `engine`, and take
+    no others.
 
     Requests of purpose `call` are for one generation: the process of a rollout function appends them, or the gateway
     for a turn of an agent. Their `sample` is `<call group>-s<n>` and has no prompt event.
@@ -127,8 +133,8 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     min_version: Annotated[
         int,
         doc(
-            "Oldest weights with which the engine may start. If `recalls` is set: the version that the group's oldest "
-            "weights count as."
+            "Oldest weights with which the engine may start. Makers `recorded` and `outside`: the version that the "
+            "group's oldest weights count as."
         ),
     ] = 0
     attempt: Annotated[
@@ -140,20 +146,14 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     ] = False
     recalls: Annotated[
         str,
-        doc(
-            "Recorded sample that answers the request, of the run in the prompt's `recalled`; no engine takes such a "
-            "request."
-        ),
+        doc("Makers `recorded` and `outside`: sample that answers the request, of the run in the prompt's `recalled`."),
     ] = ""
     max_version: Annotated[
         int | None, doc("Newest weights that may generate a token, such as the version that is evaluated.")
     ] = None
     place: Annotated[Place | None, doc("slime's numbers of the sample; absent in older logs.")] = None
-    function: Annotated[
-        str, doc("Rollout function that has answered it, `module:name`; no engine takes such a request.")
-    ] = ""
+    function: Annotated[str, doc("Maker `function`: rollout function that has answered it, `module:name`.")] = ""
     payload: Annotated[dict[str, Any], doc("Purpose `call`: other parameters by the names of SGLang's /generate.")] = {}
-    agents: Annotated[bool, doc("An agent's session makes the rollout; no engine takes such a request.")] = False
     streams: Annotated[bool, doc("Purpose `call`: a client reads the tokens as they arrive, so chunks are short.")] = (
         False
     )
@@ -164,17 +164,10 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
             "session therefore grows linearly."
         ),
     ] = None
+    maker: Annotated[Maker, doc("Maker of the rollout.")] = Maker.ENGINE
 
+    SCHEMA = 2
     IDENTITY = ("sample", "attempt")
-
-    @property
-    def maker(self) -> Maker:
-        """Maker of the rollout. Engines take a request only if it is `ENGINE`."""
-        if self.recalls:
-            return Maker.RECORDED
-        if self.function:
-            return Maker.FUNCTION
-        return Maker.AGENT if self.agents else Maker.ENGINE
 
     @property
     def prompt_length(self) -> int:

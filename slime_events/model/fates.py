@@ -2,7 +2,7 @@
 
 from schemas.errors import RunNotFound
 from schemas.groups import GroupRejected
-from schemas.ids import INBOX, inbox_group_id
+from schemas.ids import inbox_group_id, is_inbox_group
 from schemas.inbox import Fate, InboxFate, InboxFates, InboxQuestion, SampleFate
 from schemas.prompts import PromptOffered, PromptRejected
 from schemas.subjects import is_token, of_type
@@ -28,7 +28,7 @@ async def fate_of(log: Readable, group: str, sender: str) -> InboxFate:
     Raises RunNotFound if the sender has no group of that id; StorageError.
     """
     lookup = Lookup(log)
-    prompt = (await lookup.verdict(group)).prompt if group.startswith(f"{INBOX}-") else None
+    prompt = (await lookup.verdict(group)).prompt if is_inbox_group(group) else None
     offered = await _offered(log, group) if prompt is None else None
     if offered is not None and offered[0] == sender:
         return offered[1]

@@ -20,7 +20,7 @@ from schemas.errors import InvalidSubject, RunNotFound
 from schemas.evals import EvalCompleted
 from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import INBOX, evaluation_id, group_of, requested_sample, sample_id, session_of, sibling_id
+from schemas.ids import evaluation_id, group_of, is_inbox_group, requested_sample, sample_id, session_of, sibling_id
 from schemas.prompts import PromptOffered, PromptRejected, PromptSubmitted
 from schemas.registry import BY_TYPE
 from schemas.rewards import RewardAssigned, RewardFailed
@@ -263,7 +263,7 @@ class Lookup:
 
     async def _of_key(self, key: str) -> str | None:
         """Return the group of a prompt from outside. Raises RunNotFound if several sources have used the key."""
-        outside = [name for name in await self._entities(PromptSubmitted) if name.startswith(f"{INBOX}-")]
+        outside = [name for name in await self._entities(PromptSubmitted) if is_inbox_group(name)]
         last = await self._part.last_of_each(event_keys((PromptSubmitted,), outside))
         prompts = (cast(PromptSubmitted, recorded.envelope.event) for recorded in last.values())
         senders = {prompt.group: prompt.source.sender or NATS for prompt in prompts if prompt.source.key == key}

@@ -14,7 +14,7 @@ import httpx
 
 from schemas.arrays import pack_tokens
 from schemas.prompts import Source
-from schemas.rollouts import Sampling
+from schemas.rollouts import Maker, Sampling
 from serve_apps.engines.engine import Delta, GenerateRequest, Tokens
 from serve_apps.engines.engine_weights import EngineWeights
 from serve_apps.http.gateway.agents import AgentAccess, AgentDesk
@@ -74,7 +74,7 @@ class LoneSession:
         manifest = store.write(0, [("w", "F32", (8,), b"\0" * 32)], parent=None)
         url = store.folder(0, manifest.digest)
         sampling = Sampling(max_new_tokens=self.answer)
-        asked = made.requested(SAMPLE, prompt=prompt, sampling=sampling, agents=True)
+        asked = made.requested(SAMPLE, prompt=prompt, sampling=sampling, maker=Maker.AGENT)
         await worker.append([made.started()])
         await worker.append(
             [

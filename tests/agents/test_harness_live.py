@@ -19,7 +19,7 @@ import httpx
 import openai
 import pytest
 
-from schemas.rollouts import RolloutRequested
+from schemas.rollouts import Maker, RolloutRequested
 from schemas.runs import FinishReason, RunFinished
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import TurnRecorded
@@ -145,6 +145,8 @@ def test_a_harness_survives_gateway_run_and_seal(tmp_path: Path, capsys: pytest.
     assert {by_name[name] for name in workers[0].sealed} == {SealReason.REWARD}
     assert len(workers[0].sealed) == len(set(workers[0].sealed)) >= STEPS * 4
     assert by_name[left[0]] is SealReason.REWARD, "the next harness found it"
-    assert len(of(events, SessionOpened)) <= len([one for one in of(events, RolloutRequested) if one.agents])
+    assert len(of(events, SessionOpened)) <= len(
+        [one for one in of(events, RolloutRequested) if one.maker is Maker.AGENT]
+    )
     assert len(of(events, TurnRecorded)) >= STEPS * 4
     assert command("audit")([str(run)]) == 0, capsys.readouterr().out

@@ -8,7 +8,7 @@ import pytest
 from schemas.arrays import pack_tokens
 from schemas.event import Purpose
 from schemas.prompts import PromptSubmitted, Source
-from schemas.rollouts import FailureKind, RolloutRequested, Sampling
+from schemas.rollouts import FailureKind, Maker, RolloutRequested, Sampling
 from slime_events.core.state.group import GroupState, SamplePhase
 from slime_events.core.state.run import Counts, SealedState
 from slime_events.loop.conductor.decide import with_requests
@@ -74,7 +74,8 @@ def test_what_agents_make_is_marked() -> None:
     state.published = 0
     for agents in (True, False):
         _, *asked = with_requests([prompt("a")], state, make_plan(groups=1, samples=2, agents=agents))
-        assert [isinstance(one, RolloutRequested) and one.agents for one in asked] == [agents, agents]
+        maker = Maker.AGENT if agents else Maker.ENGINE
+        assert [isinstance(one, RolloutRequested) and one.maker for one in asked] == [maker, maker]
 
 
 def prompt(group: str, *, seen: int = 0) -> PromptSubmitted:

@@ -7,7 +7,7 @@ import pytest
 
 from schemas.prompts import Source
 from schemas.recorded import CommonVersion, Recalled
-from schemas.rollouts import RolloutRequested
+from schemas.rollouts import Maker, RolloutRequested
 from slime_events.loop.conductor.draw import reused_rollouts_due
 from slime_events.loop.conductor.plan import bound_of, last_step
 from tests import made
@@ -30,10 +30,10 @@ def driver() -> Driver:
 
 
 def test_each_request_names_the_recorded_sample_that_answers_it(driver: Driver) -> None:
-    asked = {one.sample: (one.recalls, one.min_version) for one in driver.events(RolloutRequested)}
-    assert (asked["mine-s0"], asked["mine-s1"]) == (("x-s0", -2), ("x-s1", -2))
-    assert asked["fresh-s0"][1] == 0
-    assert not asked["fresh-s0"][0]
+    asked = {one.sample: (one.maker, one.recalls, one.min_version) for one in driver.events(RolloutRequested)}
+    recorded = Maker.RECORDED
+    assert (asked["mine-s0"], asked["mine-s1"]) == ((recorded, "x-s0", -2), (recorded, "x-s1", -2))
+    assert asked["fresh-s0"] == (Maker.ENGINE, "", 0)
 
 
 def test_what_is_to_be_read_is_what_was_asked_for_and_has_not_come(driver: Driver) -> None:

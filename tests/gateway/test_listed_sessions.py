@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from schemas.rollouts import Maker
 from schemas.runs import FinishReason, RunFailed
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import TurnBegun, TurnRole
@@ -47,7 +48,7 @@ class Run:
 
     async def open(self, sample: str, sender: str = "team") -> int:
         group = sample.rpartition("-s")[0]
-        asked = made.requested(sample, index=0, max_new_tokens=4, agents=True)
+        asked = made.requested(sample, index=0, max_new_tokens=4, maker=Maker.AGENT)
         opened = SessionOpened(sample=sample, attempt=0, group=group, sender=sender, key=f"key of {sample}")
         return await self.say(asked, opened)
 

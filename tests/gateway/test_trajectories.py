@@ -14,7 +14,7 @@ from schemas.groups import GroupRejected, RejectionCause
 from schemas.outside import OutsideGroup, OutsideSample
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
-from schemas.rollouts import RolloutCompleted, RolloutOffered, RolloutRequested
+from schemas.rollouts import Maker, RolloutCompleted, RolloutOffered, RolloutRequested
 from slime_events.analysis.audit.audit import Audit, audit
 from slime_events.analysis.lineage.lineage import Kind, LineageQuery
 from slime_events.analysis.lineage.resolve import lineage
@@ -86,7 +86,9 @@ async def test_a_finished_group_is_trained_on_as_it_was_sent(simulation: Simulat
     assert rewards[f"{name}-s2"].grader != "outside:quiz", "the run graded what had no reward"
     told = (await gateway.quiz.get(f"/v1/runs/sim/groups/{name}")).json()
     assert told["fate"] == "trained"
-    assert all(one.recalls for one in simulation.events(RolloutRequested) if one.group == name)
+    assert all(
+        one.maker is Maker.OUTSIDE and one.recalls for one in simulation.events(RolloutRequested) if one.group == name
+    )
     report = await audit(simulation.log.read_records(), Audit("sim", fetch=unpack, files=False))
     assert report.clean, report_text(report, 0)
     run = made.opened(simulation.log)

@@ -24,6 +24,7 @@ from schemas.prompts import PromptRejected, PromptSubmitted, PromptWanted, Sourc
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from schemas.rollouts import (
     FailureKind,
+    Maker,
     RolloutCompleted,
     RolloutFailed,
     RolloutProgressed,
@@ -77,6 +78,7 @@ def a_run() -> Iterator[Event]:
         metrics={"rollout/agents": 7.0},
         seconds=2.5,
     )
+    yield from _requests_of_other_makers()
     yield WorkerLost(worker="engine-1", role="engine", reason="its process ended")
     yield RunFailed(role="conductor", reason="no engine is left", waited_for="an engine", at_events=30)
     yield RunResumed(incarnation=1, code_version="0.1.1", environment={"python": "3.11"})
@@ -93,6 +95,20 @@ def _requests(group: str, prompt: Array, purpose: Purpose) -> Iterator[Event]:
             sampling=SAMPLING,
             seed=2**63 - 1 - index,
             purpose=purpose,
+        )
+
+
+def _requests_of_other_makers() -> Iterator[Event]:
+    """A rollout of a function, one that another run recorded, and one that a producer offered."""
+    others = (
+        ("brought-000000", Maker.FUNCTION, {"function": "mine:rollout"}),
+        ("again-000000", Maker.RECORDED, {"recalls": "train-0-000003-s0"}),
+        ("inbox-0123456789abcdef", Maker.OUTSIDE, {"recalls": "inbox-0123456789abcdef-s0"}),
+    )
+    prompt = pack_tokens([1, 5])
+    for group, maker, more in others:
+        yield RolloutRequested(
+            sample=f"{group}-s0", group=group, index=0, prompt=prompt, sampling=SAMPLING, seed=1, maker=maker, **more
         )
 
 

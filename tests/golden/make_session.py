@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 from schemas.arrays import pack, pack_log_probs, pack_tokens
 from schemas.event import Event, Purpose
-from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested, Sampling, StopReason, TurnEnd, WeightSpan
+from schemas.rollouts import (
+    FailureKind,
+    Maker,
+    RolloutFailed,
+    RolloutRequested,
+    Sampling,
+    StopReason,
+    TurnEnd,
+    WeightSpan,
+)
 from schemas.sessions import Credit, SealReason, SessionOpened, SessionSealed
 from schemas.turns import AgentTurn, RootReason, SharedBody, TurnBegun, TurnRecorded, TurnRole
 
@@ -14,7 +23,9 @@ from schemas.turns import AgentTurn, RootReason, SharedBody, TurnBegun, TurnReco
 def session(sampling: Sampling, digest: str) -> Iterator[Event]:
     """A rollout that an agent makes: two turns, and its end."""
     sample, group, prompt = "train-0-4-s0", "train-0-4", pack_tokens([1, 5])
-    yield RolloutRequested(sample=sample, group=group, index=0, prompt=prompt, sampling=sampling, seed=1, agents=True)
+    yield RolloutRequested(
+        sample=sample, group=group, index=0, prompt=prompt, sampling=sampling, seed=1, maker=Maker.AGENT
+    )
     yield SessionOpened(sample=sample, attempt=0, group=group, sender="team", key="k", gateway="gateway-1")
     for index in (0, 1):
         call = f"turn-{index}-{sample}"

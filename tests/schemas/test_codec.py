@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from schemas import upcast
 from schemas.arrays import pack_log_probs, pack_tokens
-from schemas.codec import decode, encode
+from schemas.codec import decode, decode_whole, encode
 from schemas.envelope import Envelope, enclose
 from schemas.errors import DamagedEvent, SchemaError, UnknownEventType, UnknownSchemaVersion, UnwritableEvent
 from schemas.rewards import RewardAssigned
-from schemas.rollouts import RolloutProgressed
+from schemas.rollouts import Maker, RolloutProgressed, TurnEnd
+from tests import made
 from tests.schemas.strategies import envelopes
 
 EXAMPLE = enclose(
@@ -79,6 +80,29 @@ def test_an_older_schema_is_raised_step_by_step(monkeypatch: pytest.MonkeyPatch)
             decode(msgspec.msgpack.encode(plain | {"schema": 1, "event": broken}))
     with pytest.raises(DamagedEvent):
         decode(msgspec.msgpack.encode(plain | {"schema": 0, "event": old}))
+
+
+@pytest.mark.parametrize(
+    ("former", "group", "maker"),
+    [
+        ({}, "train-0-000001", Maker.ENGINE),
+        ({"agents": True}, "train-0-000001", Maker.AGENT),
+        ({"function": "mine:rollout"}, "brought-000001", Maker.FUNCTION),
+        ({"recalls": "train-0-000003-s0"}, "again-000001", Maker.RECORDED),
+        ({"recalls": "train-0-000003-s0", "agents": True}, "again-000001", Maker.RECORDED),
+        ({"recalls": "inbox-0123456789abcdef-s0"}, "inbox-0123456789abcdef", Maker.OUTSIDE),
+    ],
+)
+def test_a_request_of_the_first_schema_has_its_maker(former: dict[str, Any], group: str, maker: Maker) -> None:
+    """Runs of older code resume: their requests in progress are answered by today's workers."""
+    request = made.requested(f"{group}-s0", prompt=(1, 2), after=TurnEnd("x-s0", 1, 9))
+    plain = _as_map(enclose("r", request, at=1, producer="p"))
+    assert plain["schema"] == 2
+    old = msgspec.msgpack.encode(plain | {"schema": 1, "event": plain["event"] | former})
+    kept = {name: value for name, value in former.items() if name != "agents"}
+    assert decode(old).event == msgspec.structs.replace(request, maker=maker, **kept)
+    whole = decode_whole(old)
+    assert (whole.id, whole.event) == (plain["id"], decode(old).event)
 
 
 def _only_schema_errors(data: bytes) -> None:

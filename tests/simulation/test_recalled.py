@@ -14,7 +14,7 @@ from schemas.errors import DataError, InvalidValue
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.prompts import PromptSubmitted
 from schemas.recorded import CommonVersion
-from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutRequested, Sampling
+from schemas.rollouts import Maker, RolloutCompleted, RolloutFailed, RolloutRequested, Sampling
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.audit.recorded_rollouts import RecordedEnd
 from slime_events.analysis.query import samples_where
@@ -115,7 +115,7 @@ async def test_half_of_the_groups_are_recorded_ones(tmp_path: Path) -> None:
     assert not replayed(sim.log.records, policy_for(sim.plan)).differences
     check_draws(sim.log, await recalling(tmp_path / "second", archive_of(first)))
     found = check_recalled(sim.log, first.log)
-    asked = {event.sample for event in sim.events(RolloutRequested) if event.recalls}
+    asked = {event.sample for event in sim.events(RolloutRequested) if event.maker is Maker.RECORDED}
     assert asked == {event.sample for event in found}
     assert asked <= {name for line in sim.lines for name in line.acked}, "an engine puts them aside"
     trained = {sample for batch in sim.events(BatchSealed) for sample in batch.samples}

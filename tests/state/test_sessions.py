@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from schemas.arrays import pack, pack_log_probs, pack_tokens
 from schemas.event import Event
 from schemas.groups import RejectionCause
-from schemas.rollouts import FailureKind, RolloutRequested
+from schemas.rollouts import FailureKind, Maker, RolloutRequested
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import AgentTurn, TurnBegun, TurnRecorded, TurnRole
 from slime_events.core.state.session_board import SessionBoard, read_board
@@ -23,7 +23,7 @@ S = 10**9
 
 
 def requested(attempt: int = 0, sample: str = SAMPLE) -> RolloutRequested:
-    return made.requested(sample, attempt=attempt, agents=True)
+    return made.requested(sample, attempt=attempt, maker=Maker.AGENT)
 
 
 def opened(attempt: int = 0, key: str = "k", sample: str = SAMPLE) -> SessionOpened:

@@ -22,7 +22,7 @@ from schemas.event import Event, type_of
 from schemas.ids import BROUGHT, brought_group_id, group_of, sample_id, sibling_id
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
-from schemas.rollouts import FailureKind, Place, RolloutCompleted, RolloutFailed, RolloutRequested, Timings
+from schemas.rollouts import FailureKind, Maker, Place, RolloutCompleted, RolloutFailed, RolloutRequested, Timings
 from serve_apps.rollouts.generate.custom import CompletionContext, completion, ids_of
 from serve_apps.rollouts.generate.returned import read_sample
 from serve_apps.rollouts.rollout_function.function import RolloutFunction
@@ -192,6 +192,7 @@ def _request(prompt: PromptSubmitted, index: int, order: int, context: OutcomeCo
         sampling=context.plan.sampling,
         seed=sample_seed(context.plan.seed, name),
         min_version=context.version,
+        maker=Maker.FUNCTION,
         function=context.function.name,
     )
 

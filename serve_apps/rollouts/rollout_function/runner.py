@@ -25,7 +25,7 @@ from schemas.event import Event
 from schemas.ids import returned_id, sample_id
 from schemas.prompts import PromptSubmitted, PromptWanted
 from schemas.rewards import RewardAssigned, RewardFailed
-from schemas.rollouts import Place, RolloutCompleted, RolloutFailed, RolloutRequested, RolloutReturned
+from schemas.rollouts import Maker, Place, RolloutCompleted, RolloutFailed, RolloutRequested, RolloutReturned
 from schemas.subjects import about
 from schemas.text import raised_text, repr_text, valid_text
 from serve_apps.rollouts.generate.function import UserLoop
@@ -69,6 +69,15 @@ _kept = msgspec.msgpack.Decoder(list[tuple[str, list[dict[str, Any]]]])
 def packed(value: object) -> Array:
     """Encode a value as `RolloutReturned` carries it."""
     return pack(memoryview(zstandard.compress(msgspec.msgpack.encode(value))).cast("b"), "int8")
+
+
+def _outcome_events(data: bytes) -> list[list[OutcomeEvent]]:
+    """Return the events of an outcome. They have no schema: in older outcomes the requests have no maker."""
+    return [
+        [msgspec.structs.replace(event, maker=Maker.FUNCTION) if isinstance(event, RolloutRequested) else event
+         for event in events]
+        for events in _outcome.decode(data)
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +219,7 @@ class FunctionRunner:
             return
         returned: RolloutReturned = last.envelope.event
         self._kept = _kept.decode(self._unpacked(returned.kept))
-        await self._append(_outcome.decode(self._unpacked(returned.outcome)))
+        await self._append(_outcome_events(self._unpacked(returned.outcome)))
 
     def _returned(self, step: int) -> str:
         return about(self._worker.log.run, "rollout", returned_id(step, evaluation=False))

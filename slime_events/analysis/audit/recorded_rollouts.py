@@ -10,7 +10,7 @@ from schemas.errors import RunNotFound
 from schemas.ids import INBOX
 from schemas.prompts import PromptSubmitted
 from schemas.recorded import Recalled
-from schemas.rollouts import Origin, RolloutCompleted, RolloutRequested, WeightSpan
+from schemas.rollouts import Maker, Origin, RolloutCompleted, RolloutRequested, WeightSpan
 from schemas.subjects import of_type
 from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Ledger
@@ -29,6 +29,8 @@ class RecordedEnd(NamedTuple):
 
 RecordedEnds = Mapping[str, Mapping[str, RecordedEnd]]
 """Ends of rollouts by the argument that opens their run, and by sample."""
+REUSED = (Maker.RECORDED, Maker.OUTSIDE)
+"""Makers of rollouts that exist before their requests."""
 
 
 class RecordedRollouts(Check):
@@ -52,6 +54,9 @@ class RecordedRollouts(Check):
         samples = group.recalled.samples if group is not None and group.recalled is not None else ()
         if event.recalls not in (samples[event.index : event.index + 1] or ("",)):
             wrong = f"it asks for recorded sample {event.recalls!r}, and its prompt has {list(samples)}"
+            self.find(wrong, "another rollout replaces it")
+        elif (event.maker in REUSED) != bool(event.recalls):
+            wrong = f"its maker is {event.maker.value}, and it asks for recorded sample {event.recalls!r}"
             self.find(wrong, "another rollout replaces it")
         if event.recalls:
             self._requested[event.sample] = event.recalls

@@ -24,7 +24,7 @@ from schemas.doc import doc
 from schemas.envelope import Envelope
 from schemas.event import Event, type_of
 from schemas.registry import BY_TYPE, EVENT_CLASSES
-from schemas.rollouts import RolloutCompleted, RolloutProgressed
+from schemas.rollouts import Maker, RolloutCompleted, RolloutProgressed, RolloutRequested
 from slime_events.analysis.query.columns import ArrowColumn, scalar, struct_columns, to_json
 from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.span import Span
@@ -92,9 +92,15 @@ _EVENT = (
 )
 
 
+_FORMER: dict[type[Event], tuple[ArrowColumn, ...]] = {
+    RolloutRequested: (scalar("agents", pa.bool_(), lambda event: event.maker is Maker.AGENT),)
+}
+"""Columns of fields that older schemas had, and that queries may use."""
+
+
 def _of_type(event: type[Event]) -> EventTable:
     """Return the table of one event type, such as `log.rollout_completed`: a row per event, a column per field."""
-    columns = list(struct_columns(event))
+    columns = [*struct_columns(event), *_FORMER.get(event, ())]
 
     def rows(records: Sequence[Row], fetch: Fetch) -> list[pa.Array]:
         events = [row.envelope.event for row in records]

@@ -59,6 +59,8 @@ async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
                 f"sample {sample} of run {part.run} is rollout {request.recalls} of another run, which has its "
                 f"seed and weights. Run `slime-events replay-rollout {source} {request.recalls}`"
             )
+        if request.maker is Maker.OUTSIDE:
+            raise RunNotFound(f"sample {sample} of run {part.run} was made by a producer, not by an engine of this run")
         if request.maker is Maker.FUNCTION:
             done = run.samples[requested].completed
             calls = done.event.calls if done is not None else ()

@@ -3,10 +3,9 @@
 A rule reads an event and its partial form alike, so there is a single set of rules. Rare events are decoded whole.
 """
 
-import statistics
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, Union
+from typing import Any, Protocol, Union
 
 import msgspec
 
@@ -59,15 +58,25 @@ PARTIAL_DECISIONS: dict[type[Event], type] = {
     BatchSealed: _partial(BatchSealed, "step", "groups", "digest"),
 }
 """Decisions without their inputs, which no state has and which take longest to decode."""
-_SCHEMA = statistics.mode(kind.SCHEMA for kind in EVENT_CLASSES)
-"""The schema version of most events. Events of further versions are decoded individually."""
+PARTIAL_SINCE: dict[type[Event], int] = {RolloutRequested: 1}
+"""Oldest schema in which the fields of a partial form mean what they mean today; by default the newest schema.
+
+Events of older schemas are decoded individually.
+"""
 
 
 def _decoder(partial: Mapping[type[Event], type]) -> msgspec.msgpack.Decoder[Any]:
     """Return a decoder of arrays of events, into their partial forms if they have some."""
-    kinds = tuple(partial.get(kind, kind) for kind in EVENT_CLASSES if kind.SCHEMA == _SCHEMA)
-    fields = [("schema", Literal[_SCHEMA]), ("at", int), ("event", Union[kinds])]  # noqa: UP007
-    return msgspec.msgpack.Decoder(list[msgspec.defstruct("Wire", fields, frozen=True, gc=False)])  # type: ignore[misc]
+    wires = []
+    for schema in sorted({kind.SCHEMA for kind in EVENT_CLASSES}):
+        kinds = tuple(
+            partial.get(kind, kind)
+            for kind in EVENT_CLASSES
+            if PARTIAL_SINCE.get(kind, kind.SCHEMA) <= schema <= kind.SCHEMA
+        )
+        fields = [("at", int), ("event", Union[kinds])]  # noqa: UP007
+        wires.append(msgspec.defstruct(f"Wire{schema}", fields, frozen=True, gc=False, tag_field="schema", tag=schema))
+    return msgspec.msgpack.Decoder(list[Union[tuple(wires)]])  # type: ignore[misc]  # noqa: UP007
 
 
 class FoldedEvent(Protocol):

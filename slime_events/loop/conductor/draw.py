@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from schemas.arrays import Array
 from schemas.doc import doc
 from schemas.event import Purpose
-from schemas.ids import evaluation_row, order_in_group, sample_id
+from schemas.ids import evaluation_row, is_inbox_group, order_in_group, sample_id
 from schemas.recorded import Recalled
-from schemas.rollouts import FailureKind, Place, RolloutRequested
+from schemas.rollouts import FailureKind, Maker, Place, RolloutRequested
 from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.plan import Plan, is_suspended
@@ -105,7 +105,7 @@ def _request(
         seed=sample_seed(plan.seed, sample),
         purpose=Purpose.TRAIN if training else Purpose.EVAL,
         max_version=None if training or not plan.eval_exact else version,
-        agents=plan.agents,
+        maker=Maker.AGENT if plan.agents else Maker.ENGINE,
         **more,
     )
 
@@ -122,8 +122,11 @@ def requests_of(group: GroupState, state: RunState, plan: Plan, order: int) -> l
     requests = requests_for(group.group, group.prompt, plan, version=state.published, order=order)
     if group.recalled is UNSET:
         return requests
+    maker = Maker.OUTSIDE if is_inbox_group(group.group) else Maker.RECORDED
     pairs = zip(requests, group.recalled.samples, strict=False)
-    return [replace(request, min_version=group.recalled.oldest, recalls=sample) for request, sample in pairs]
+    return [
+        replace(request, min_version=group.recalled.oldest, recalls=sample, maker=maker) for request, sample in pairs
+    ]
 
 
 def requests_missing(state: RunState, plan: Plan) -> list[RolloutRequested]:

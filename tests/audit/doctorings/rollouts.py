@@ -172,11 +172,16 @@ SEALED = the("batch.sealed")
 ONE_SOURCE = {"key": "one"}
 row = partial(Doctoring, "recalled", log="recalling")
 RECALLING = (
-    row("asked of an engine", also(change(RECALLS, recalls=""), RECALLED)),
+    row("asked of an engine", also(change(RECALLS, recalls="", maker="engine"), RECALLED)),
+    row("asked of an engine, for a recorded one", change(RECALLS, maker="engine"), names=("engine",)),
     row("another one asked for", also(change(RECALLS, recalls="x-s0"), RECALLED), names=("x-s0",)),
     row("made by an engine", change(RECALLED, origin=None), names=("engine",)),
     row("asked for without a prompt", again(RECALLS, group="x", sample="x-s0"), names=("[]",)),
-    row("asked of an engine beside them", again(RECALLS, index=9, sample="again-000000-s9", recalls=""), ()),
+    row(
+        "asked of an engine beside them",
+        again(RECALLS, index=9, sample="again-000000-s9", recalls="", maker="engine"),
+        (),
+    ),
     row("more than the prompt has", again(RECALLS, index=9, sample="again-000000-s9"), names=("draw-000003-s0",)),
     row(
         "a batch with others beside them",
@@ -188,7 +193,7 @@ RECALLING = (
     ),
     row(
         "made by an engine, as asked",
-        both(change(RECALLS, recalls=""), change(RECALLED, origin=None)),
+        both(change(RECALLS, recalls="", maker="engine"), change(RECALLED, origin=None)),
         (RECALLS, RECALLED),
     ),
     row("of a prompt that says nothing of it", change(AGAIN, recalled=None), (*ALL_ASKED, *ALL_RECALLED)),
