@@ -8,8 +8,10 @@ import pytest
 
 from schemas.arrays import Array
 from schemas.codec import decode
+from schemas.rollouts import Maker
 from slime_events.analysis.query.event_tables import EVENT_TABLES
 from storage.log import Recorded
+from tests import made
 from tests.golden.log_file import read_records
 from tests.golden.make import FOLDER
 
@@ -36,6 +38,13 @@ def test_every_event_of_a_golden_log_has_its_row(name: str) -> None:
     assert EVENT_TABLES["event"].batch(said, _no_blobs).column("type").to_pylist() == [
         one.envelope.type for one in said
     ]
+
+
+def test_requests_keep_the_column_of_a_former_field() -> None:
+    said = made.recorded(*[made.requested(maker=maker) for maker in Maker])
+    batch = EVENT_TABLES["rollout_requested"].batch(said, _no_blobs)
+    assert batch.column("maker").to_pylist() == [maker.value for maker in Maker]
+    assert batch.column("agents").to_pylist() == [maker is Maker.AGENT for maker in Maker]
 
 
 def test_a_changed_column_is_another_fingerprint() -> None:

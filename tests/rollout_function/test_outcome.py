@@ -7,12 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from schemas.errors import PlugPointError
 from schemas.prompts import PromptWanted
-from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
+from schemas.rollouts import Maker, RolloutRequested, Sampling, StopReason, WeightSpan
 from serve_apps.rollouts.generate.journal import EndedTurn
 from serve_apps.rollouts.generate.session import Session, current_session, session_of_process
 from serve_apps.rollouts.rollout_function import runner as runners
@@ -22,7 +23,7 @@ from serve_apps.rollouts.rollout_function.evaluation import evaluated
 from serve_apps.rollouts.rollout_function.function import ROLLOUT, RolloutFunction
 from serve_apps.rollouts.rollout_function.outcome import drawn_group, groups_of
 from serve_apps.rollouts.rollout_function.recorded_turns import MadeTurn, MadeTurns
-from serve_apps.rollouts.rollout_function.runner import METRICS, _numbers
+from serve_apps.rollouts.rollout_function.runner import METRICS, _numbers, _outcome_events
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.rollout_types import RolloutFnEvalOutput, RolloutFnTrainOutput, call_rollout_fn
 from slime_events.plugins.sample import Sample
@@ -32,6 +33,14 @@ from tests.rollout_function.scene import a_run, runner
 ONE, TWO, THREE = (Sample(group_index=number) for number in (4, 4, 7))
 LONE, ALONE = Sample(), Sample()
 FUNCTION = RolloutFunction(ROLLOUT, "tests.rollout_function.functions:external")
+
+
+def test_requests_in_an_older_outcome_are_of_the_function() -> None:
+    """Its events have no schema, and requests of the first schema no maker."""
+    request = made.requested("brought-000000-s0", function="mine:rollout")
+    events = [[made.submitted("brought-000000"), request], [made.completed("brought-000000-s0")]]
+    asked = msgspec.structs.replace(request, maker=Maker.FUNCTION)
+    assert _outcome_events(msgspec.msgpack.encode(events)) == [[events[0][0], asked], events[1]]
 
 
 @pytest.mark.parametrize(
