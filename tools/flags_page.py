@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 from schemas.doc import doc
+from slime_events.algorithms.train_arguments import registered
 from slime_events.core.config import tables
 from slime_events.core.config.fields import honoured, settings_fields
 from slime_events.core.config.flags import FILES, OLDER_FLAGS
@@ -124,11 +126,22 @@ def _defaults() -> list[tuple[str, ...]]:
 def _rules() -> str:
     rows = []
     for field in settings_fields():
-        for rule in field.rules:
+        for rule in registered().rules_of(field):
             value = f" {rule.value}" if rule.value else ""
-            others = " or ".join(f"`{other.replace('=', ' ')}`" for other in rule.others)
-            rows.append((f"`{field.name}{value}`", f"{rule.act.value} {others}", reason(rule)))
+            text = f"{rule.act.value} {_conditions(rule.others)}"
+            text += f", unless {_conditions(rule.unless)}" if rule.unless else ""
+            rows.append((f"`{field.name}{value}`", text, reason(rule)))
     return section("Rules between settings", _RULES, ("setting", "rule", "why"), rows)
+
+
+def _conditions(conditions: Sequence[str]) -> str:
+    """Return conditions in words; values of the same setting are listed after its name."""
+    words, before = list[str](), ""
+    for condition in conditions:
+        name, _, value = condition.partition("=")
+        words.append(f"`{value}`" if name == before else f"`{name.replace('!', ' not')} {value}`".replace(" `", "`"))
+        before = name
+    return " or ".join(words)
 
 
 def _classic() -> str:

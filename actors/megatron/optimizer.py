@@ -140,10 +140,6 @@ def build_scheduler(
     warmup = settings.lr_warmup_iters
     if settings.lr_warmup_fraction is not None:
         warmup = int(settings.lr_warmup_fraction * decay)
-    if warmup >= decay:
-        raise InvalidValue(f"lr-warmup-iters {warmup} must be below lr-decay-iters {decay}")
-    if settings.min_lr > settings.lr:
-        raise InvalidValue(f"min-lr {settings.min_lr} is above lr {settings.lr}: lower it")
     style = flags.get("weight_decay_incr_style", "constant")
     weight_decay = [flags.get(f"{end}_weight_decay", settings.weight_decay) for end in ("start", "end")]
     if style == "constant" and weight_decay[0] != weight_decay[1]:

@@ -2,19 +2,14 @@
 
 from collections.abc import Callable, Sequence
 
-from slime_events.algorithms.estimators import ESTIMATORS, impossible_estimator
-from slime_events.algorithms.idle_settings import idle_settings
+from slime_events.algorithms.estimators import ESTIMATORS, capabilities
 from slime_events.core.config.fields import Registered
 from slime_events.core.config.flags import ParsedTrain, parse_settings
 
 
 def registered() -> Registered:
-    """Return the estimators and their checks, for code that reads or shows settings."""
-    return Registered(
-        choices={("algorithm", "advantage_estimator"): tuple(ESTIMATORS)},
-        impossible=impossible_estimator,
-        idle=idle_settings,
-    )
+    """Return the estimators and what they declare, for code that reads, checks or shows settings."""
+    return Registered({("algorithm", "advantage_estimator"): tuple(ESTIMATORS)}, capabilities())
 
 
 def parse_train(argv: Sequence[str], *, read: Callable[[str], str] | None = None) -> ParsedTrain:

@@ -113,7 +113,7 @@ def test_slimes_flags_of_a_critic_are_taken() -> None:
 def test_settings_of_a_critic_that_is_not_there_are_said_to_be_idle() -> None:
     given = "--critic-lr 1e-5 --lambd 0.9 --num-critic-only-steps 3"
     notes = [note for note in parsed(f"{LEAST} {given}").notes if "no critic" in note]
-    assert [note.partition(" ha")[0] for note in notes] == ["lambd, num_critic_only_steps", "critic_lr"]
+    assert [note.partition(" ha")[0] for note in notes] == ["lambd, num_critic_only_steps, critic_lr"]
     own = "--custom-advantage-function-path a.b.c --lambd 0.9"
     assert not [note for note in parsed(f"{LEAST} {own}").notes if "no critic" in note]
 

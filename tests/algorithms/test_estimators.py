@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.algorithms.estimators import ESTIMATORS, estimator_of
@@ -48,6 +49,19 @@ class LeaveOneOut(Estimator):
 """
 LEAST = ["--hf-checkpoint", "model", "--rm-type", "math", "--num-rollout", "2", "--rollout-batch-size", "16"]
 MINE = ["--advantage-estimator", "leave_one_out", "--normalize-advantages"]
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_declarations_are_true(name: str) -> None:
+    """The rules at the fields of settings read them."""
+    estimator, pair = ESTIMATORS[name], [0.0, 1.0]
+    own = AlgorithmSettings(advantage_estimator=name, gamma=0.5)
+    scaled, centred = (
+        estimator.reward_normalisation(pair, replace(own, grpo_std_normalization=scale)) for scale in (True, False)
+    )
+    assert estimator.normalizes_rewards is (centred != pair)
+    assert estimator.scales_rewards is (scaled != centred)
+    assert estimator.discounts is (estimator.discount(own) != 1.0 or estimator.needs_values)
 
 
 @pytest.fixture

@@ -6,21 +6,30 @@ import pytest
 from msgspec.structs import replace
 
 from slime_events.algorithms.train_arguments import registered
-from slime_events.core.config.fields import SettingsField, settings_fields
-from slime_events.core.config.rule_checks import holds, problems, value_of, without_effect
+from slime_events.core.config.fields import NOTHING_REGISTERED, SettingsField, settings_fields
+from slime_events.core.config.rule_checks import holds, problems, reason, value_of, without_effect
 from slime_events.core.config.rules import Act, Limits, Rule
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.values import Kind, fits
 
+REGISTERED = registered()
 FIELDS = {field.name: field for field in settings_fields()}
-RULES = [(field, rule) for field in settings_fields() for rule in field.rules]
+RULES = [(field, rule) for field in settings_fields() for rule in REGISTERED.rules_of(field)]
 VALID = [(field, rule) for field, rule in RULES if rule.act in (Act.NEEDS, Act.EXCLUDES)]
 USED = [(field, rule) for field, rule in RULES if rule.act in (Act.UNUSED_WITHOUT, Act.UNUSED_WITH)]
+COMPARED = [(field, rule) for field, rule in RULES if (field, rule) not in (*VALID, *USED)]
 BY_KIND: dict[Kind, object] = {Kind.BOOL: True, Kind.INT: 3, Kind.FLOAT: 0.5, Kind.JSON: {"a": 1}, Kind.STR: "x"}
+SIDES: dict[Act, tuple[float, float]] = {
+    Act.AT_MOST: (5, 6),
+    Act.AT_LEAST: (5, 4),
+    Act.BELOW: (4, 5),
+    Act.EQUALS: (5, 4),
+}
+"""A number that follows the rule if the other setting is 5, and one that breaks it."""
 
 
 def changed(field: SettingsField) -> object:
-    """A value that is set, and not the field's default."""
+    """Return a value that is set, and not the field's default."""
     if field.type.choices:
         return next(choice for choice in field.type.choices if choice != field.default)
     value = (not field.default) if field.type.switch else BY_KIND[field.type.kinds[0]]
@@ -32,47 +41,93 @@ def with_value(settings: TrainSettings, field: SettingsField, value: object) -> 
     return replace(settings, **{field.component: component})
 
 
+def parts(condition: str) -> tuple[SettingsField, str, str]:
+    """Return field, operation and value of a condition."""
+    name, operation, value = condition.partition("!=" if "!=" in condition else "=")
+    return FIELDS[name], operation, value
+
+
 def met(settings: TrainSettings, condition: str) -> TrainSettings:
-    """Settings where the condition holds."""
-    name, _, value = condition.partition("=")
-    field = FIELDS[name]
-    wanted: object = int(value) if value.isdigit() else value
-    if not value:
-        wanted = field.default or changed(field)
-    settings = with_value(settings, field, wanted)
+    """Return settings with which the condition holds."""
+    field, operation, value = parts(condition)
+    if holds(condition, settings):
+        return settings
+    number: object = int(value) if value.isdigit() else value
+    values = {"=": number, "!=": 2, "": field.default or changed(field)}
+    settings = with_value(settings, field, values[operation])
     assert holds(condition, settings)
     return settings
 
 
 def unmet(settings: TrainSettings, condition: str) -> TrainSettings:
-    """Settings where the condition does not hold."""
-    name, _, value = condition.partition("=")
-    field = FIELDS[name]
+    """Return settings with which the condition does not hold."""
+    field, operation, value = parts(condition)
     if holds(condition, settings):
         empty = None if field.default is None else type(field.default)()
+        number = int(value) if value.isdigit() else value
         other = next((choice for choice in field.type.choices if str(choice) != value), 2 if value.isdigit() else "x")
-        settings = with_value(settings, field, other if value else empty)
+        settings = with_value(settings, field, {"=": other, "!=": number, "": empty}[operation])
     assert not holds(condition, settings)
     return settings
 
 
-def owned(field: SettingsField, rule: Rule) -> TrainSettings:
-    """Settings for which the rule of the field applies; a rule on validity needs a setting with an effect."""
-    settings = with_value(TrainSettings(), field, rule.value or changed(field))
-    for other in field.rules if rule.act in (Act.NEEDS, Act.EXCLUDES) else ():
-        if other.act is Act.UNUSED_WITHOUT:
-            settings = met(settings, other.others[0])
+def in_use(field: SettingsField, settings: TrainSettings) -> TrainSettings:
+    """Return settings with which the field has an effect."""
+    for rule in REGISTERED.rules_of(field):
+        if rule.act is Act.UNUSED_WITHOUT:
+            settings = met(settings, rule.others[0])
+        if rule.act is Act.UNUSED_WITH:
+            settings = unmet(settings, rule.others[0])
     return settings
+
+
+def owned(field: SettingsField, rule: Rule) -> TrainSettings:
+    """Return settings for which a rule applies."""
+    return in_use(field, with_value(TrainSettings(), field, rule.value or changed(field)))
+
+
+def sentences(field: SettingsField, rule: Rule, settings: TrainSettings) -> list[str]:
+    """Return the sentences about a rule that is broken."""
+    every = problems(settings, REGISTERED)
+    return [text for text in every if text.startswith(field.name) and rule.why in text and " it must be " not in text]
+
+
+def broken_by(field: SettingsField, rule: Rule, settings: TrainSettings) -> str:
+    (sentence,) = sentences(field, rule, settings)
+    assert sentence.endswith(".")
+    return sentence
+
+
+def notes(field: SettingsField, settings: TrainSettings) -> list[str]:
+    """Return the notes that the field has no effect."""
+    return [text for text in without_effect(settings, REGISTERED) if field.name in text.partition(" ha")[0].split(", ")]
 
 
 @pytest.mark.parametrize(("field", "rule"), RULES)
 def test_a_rule_names_settings_and_values_that_exist(field: SettingsField, rule: Rule) -> None:
-    for condition in rule.others:
-        name, _, value = condition.partition("=")
-        kind = registered().type_of(FIELDS[name])
+    for condition in (*rule.others, *rule.unless):
+        other, _, value = parts(condition)
+        kind = REGISTERED.type_of(other)
         assert not value or fits(int(value) if value.isdigit() else value, kind)
-    assert not rule.value or fits(rule.value, registered().type_of(field))
+    assert not rule.value or fits(rule.value, REGISTERED.type_of(field))
     assert rule.why or rule.act is Act.UNUSED_WITHOUT
+
+
+def test_each_capability_is_declared_and_used() -> None:
+    conditions = {
+        condition
+        for field in settings_fields()
+        for rule in field.rules
+        for condition in (*rule.others, *rule.unless, f"{field.name}{rule.value}")
+        if ":" in condition
+    }
+    assert conditions == set(REGISTERED.capabilities)
+
+
+def test_rules_about_capabilities_are_left_out_if_nothing_is_registered() -> None:
+    own = [rule for field in settings_fields() for rule in NOTHING_REGISTERED.rules_of(field)]
+    assert not any(":" in condition for rule in own for condition in (*rule.others, *rule.unless, rule.value))
+    assert 0 < len(own) < len(RULES)
 
 
 @pytest.mark.parametrize(("field", "rule"), VALID)
@@ -83,7 +138,8 @@ def test_a_broken_rule_is_a_sentence_with_both_names(field: SettingsField, rule:
         broken = unmet(broken, condition)
     for condition in rule.others if rule.act is Act.EXCLUDES else ():
         sentence = broken_by(field, rule, met(unsuppressed(field, rule, settings), condition))
-        assert condition.replace("=", " ") in sentence
+        other, _, value = parts(condition)
+        assert f"{other.name} {value}".rstrip() in sentence or "!=" in condition
     if rule.act is Act.NEEDS:
         assert broken_by(field, rule, unsuppressed(field, rule, broken))
 
@@ -92,47 +148,68 @@ def test_a_broken_rule_is_a_sentence_with_both_names(field: SettingsField, rule:
 def test_each_condition_of_a_rule_is_enough(field: SettingsField, rule: Rule) -> None:
     for condition in rule.others:
         settings = met(unsuppressed(field, rule, owned(field, rule)), condition)
-        assert not [text for text in problems(settings) if text.startswith(field.name) and rule.why in text]
+        assert not sentences(field, rule, settings)
 
 
 def unsuppressed(field: SettingsField, rule: Rule, settings: TrainSettings) -> TrainSettings:
-    """Settings that break no earlier rule of the field."""
-    for earlier in field.rules[: field.rules.index(rule)]:
+    """Return settings that break no earlier rule of the field."""
+    rules = tuple(REGISTERED.rules_of(field))
+    for earlier in rules[: rules.index(rule)]:
         if earlier.act is Act.NEEDS and earlier.others != rule.others:
             settings = met(settings, earlier.others[0])
     return settings
 
 
-def broken_by(field: SettingsField, rule: Rule, settings: TrainSettings) -> str:
-    (sentence,) = (text for text in problems(settings) if text.startswith(field.name) and rule.why in text)
-    assert sentence.endswith(".")
-    return sentence
+@pytest.mark.parametrize(("field", "rule"), COMPARED)
+def test_a_number_is_compared_with_another(field: SettingsField, rule: Rule) -> None:
+    valid, broken = SIDES[rule.act]
+    settings = with_value(owned(field, rule), FIELDS[rule.others[0]], 5)
+    assert not sentences(field, rule, with_value(settings, field, valid))
+    sentence = broken_by(field, rule, with_value(settings, field, broken))
+    assert f"{field.name} {broken} is " in sentence
+    assert f" {rule.others[0]} 5: " in sentence
+    for name in (field.name, rule.others[0]):
+        if FIELDS[name].default is None:
+            assert not sentences(field, rule, with_value(with_value(settings, field, broken), FIELDS[name], None))
+
+
+@pytest.mark.parametrize(("field", "rule"), [(field, rule) for field, rule in RULES if rule.unless])
+def test_a_rule_does_not_apply_if_it_says_so(field: SettingsField, rule: Rule) -> None:
+    settings = unsuppressed(field, rule, owned(field, rule))
+    for condition in rule.others:
+        breaks = rule.act in (Act.NEEDS, Act.UNUSED_WITHOUT)
+        settings = unmet(settings, condition) if breaks else met(settings, condition)
+    for condition in rule.unless:
+        exempt = met(settings, condition)
+        assert not sentences(field, rule, exempt)
+        assert not [text for text in notes(field, exempt) if reason(rule, exempt) in text]
 
 
 def test_a_setting_without_effect_conflicts_with_nothing() -> None:
     """Credit of agents' turns in a run without agents: the note says so, and the run starts."""
     settings = met(met(TrainSettings(), "agent_credit=discounted"), "advantage_estimator=ppo")
-    assert not [text for text in problems(settings) if text.startswith("agent_credit")]
-    assert [text for text in without_effect(settings) if "agent_credit" in text]
-    assert [text for text in problems(met(settings, "agents")) if text.startswith("agent_credit")]
+    settings = with_value(settings, FIELDS["agent_turn_discount"], 1.5)
+    assert not [text for text in problems(settings, REGISTERED) if text.startswith("agent_")]
+    assert notes(FIELDS["agent_credit"], settings)
+    assert notes(FIELDS["agent_turn_discount"], settings)
+    names = [text.split()[0] for text in problems(met(settings, "agents"), REGISTERED)]
+    assert {"agent_credit", "agent_turn_discount"} <= set(names)
 
 
 @pytest.mark.parametrize(("field", "rule"), USED)
 def test_a_setting_without_effect_is_named(field: SettingsField, rule: Rule) -> None:
-    if field.default == value_of(settings := owned(field, rule), field):
-        pytest.fail("the value is the default")
-    unmet_all = settings
+    used = owned(field, rule)
+    assert field.default != value_of(used, field)
+    assert not notes(field, used)
+    unused = used
     for condition in rule.others:
-        unmet_all = unmet(unmet_all, condition)
-    idle, used = (unmet_all, met(settings, rule.others[0]))
-    if rule.act is Act.UNUSED_WITH:
-        idle, used = used, idle
-    for earlier in field.rules[: field.rules.index(rule)]:
-        idle, used = met(idle, earlier.others[0]), met(used, earlier.others[0])
-    for later in field.rules[field.rules.index(rule) + 1 :]:
-        used = met(used, later.others[0])
-    assert [text for text in without_effect(idle) if field.name in text.replace(",", "").split()]
-    assert not [text for text in without_effect(used) if field.name in text.replace(",", "").split()]
+        unused = unmet(unused, condition) if rule.act is Act.UNUSED_WITHOUT else met(unused, condition)
+    assert notes(field, unused)
+
+
+def test_an_empty_name_of_a_function_is_named() -> None:
+    settings = with_value(TrainSettings(), FIELDS["custom_rm_path"], "")
+    assert [text for text in problems(settings, REGISTERED) if text.startswith("--custom-rm-path is empty: ")]
 
 
 @pytest.mark.parametrize(

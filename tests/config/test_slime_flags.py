@@ -88,6 +88,8 @@ READ_INSIDE = {
     "eval_config": "its contents are eval_sets",
     "eval_function_path": "`EvalSettings.own_function` says it",
     "max_turns": "user's generate functions find it on args",
+    "critic_num_nodes": "its rule compares it with actor_num_nodes",
+    "critic_num_gpus_per_node": "its rule compares it with actor_num_gpus_per_node",
     **dict.fromkeys(
         (
             *("eval_sets", "eval_input_key", "eval_label_key", "eval_tool_key", "eval_temperature", "eval_top_p"),

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slime_events.algorithms.idle_settings import idle_settings
 from slime_events.algorithms.reward_norm import normalize_rewards
+from slime_events.algorithms.train_arguments import registered
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.derivations import derive
+from slime_events.core.config.rule_checks import without_effect
 from slime_events.core.config.settings import TrainSettings
 from tests import made
 from tests.megatron.tiny import make_batch, make_model
@@ -144,7 +145,7 @@ KNOWN: dict[str, tuple[str, dict[str, float]]] = {}
 
 def sentences(given: Given) -> list[str]:
     settings, notes = derive(made.settings(algorithm=given))
-    return [note for note in (*notes, *idle_settings(settings)) if "no effect" in note]
+    return [note for note in (*notes, *without_effect(settings, registered())) if "no effect" in note]
 
 
 def about(name: str, given: Given) -> list[str]:
@@ -204,7 +205,7 @@ def test_what_was_derived_was_not_given_and_a_user_s_function_may_read_all() -> 
     one = replace(settings, rollout=replace(settings.rollout, n_samples_per_prompt=1))
     supervised = replace(one, algorithm=AlgorithmSettings(loss_type="sft_loss", eps_clip=0.2))
     for given in (settings, one, supervised):
-        assert list(idle_settings(derive(given)[0])) == []
+        assert list(without_effect(derive(given)[0], registered())) == []
     assert sentences({"loss_type": "custom_loss", "custom_loss_function_path": "a.b", "gamma": 0.5, "kl_coef": 1}) == []
     own = {"custom_advantage_function_path": "a.b", "gamma": 0.5, "lambd": 0.5, "kl_coef": 1.0}
     assert sentences(own) == []

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from schemas.errors import InvalidValue, TrainerError
+from schemas.errors import TrainerError
 from slime_events.core.train_batch import TrainBatch, TrainSample
 from tests.megatron.plain import every_log_prob, log_probs_of, to_engine
 from tests.megatron.tiny import VOCAB, make_batch
@@ -145,14 +145,6 @@ def test_log_probs_are_those_of_the_sample_s_own_tokens(tiny: Path, tmp_path: Pa
     model = AutoModelForCausalLM.from_pretrained(tiny)
     for dumped, sample in zip(torch.load(tmp_path / "0.pt", weights_only=True)["samples"], batch.samples, strict=True):
         torch.testing.assert_close(dumped["log_probs"], log_probs_of(model, sample, 0.7).detach(), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"lr_warmup_iters": 10, "lr_decay_iters": 10}, {"lr": 1e-3, "min_lr": 2e-3}], ids=["warm-up", "floor"]
-)
-def test_a_schedule_that_cannot_be_is_refused(settings: dict[str, Any], tiny: Path, trainer: Trainer) -> None:
-    with pytest.raises(InvalidValue), trainer(tiny, **settings):
-        pass
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.5])

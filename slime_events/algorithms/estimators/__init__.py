@@ -1,7 +1,5 @@
 """`ESTIMATORS`: the choices of `--advantage-estimator`. A new estimator is a file here and a line below."""
 
-from collections.abc import Iterator
-
 from schemas.errors import InvalidValue
 from slime_events.algorithms.estimators.cispo import Cispo
 from slime_events.algorithms.estimators.estimator import Estimator
@@ -11,7 +9,6 @@ from slime_events.algorithms.estimators.ppo import Ppo
 from slime_events.algorithms.estimators.reinforce_plus_plus import ReinforcePlusPlus
 from slime_events.algorithms.estimators.reinforce_plus_plus_baseline import ReinforcePlusPlusBaseline
 from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.config.settings import TrainSettings
 
 ESTIMATORS: dict[str, Estimator] = {
     "grpo": Grpo(),
@@ -31,29 +28,14 @@ def estimator_of(settings: AlgorithmSettings) -> Estimator:
     return ESTIMATORS[name]
 
 
-def impossible_estimator(settings: TrainSettings) -> Iterator[str]:
-    """Yield a sentence for each setting that conflicts with the estimator."""
-    algorithm = settings.algorithm
-    name, estimator = algorithm.advantage_estimator, estimator_of(algorithm)
-    if estimator.needs_whitening and not algorithm.normalize_advantages:
-        yield f"advantage_estimator {name} needs normalize_advantages, as slime's does."
-    if estimator.needs_values:
-        yield from _impossible_critic(settings)
+def capabilities() -> dict[str, tuple[str, ...]]:
+    """Return the names of the estimators that declare each capability, for the rules at the fields of settings.
 
-
-def _impossible_critic(settings: TrainSettings) -> Iterator[str]:
-    name, trainer = settings.algorithm.advantage_estimator, settings.trainer
-    if settings.algorithm.loss_type == "sft_loss" or not settings.algorithm.compute_advantages_and_returns:
-        yield f"advantage_estimator {name} needs advantages and returns: its critic learns from nothing else."
-    for part in ("num_nodes", "num_gpus_per_node"):
-        own, actors = getattr(trainer, f"critic_{part}"), getattr(trainer, f"actor_{part}")
-        if own not in (None, actors):
-            yield (
-                f"critic_{part} {own} is not actor_{part} {actors}: the critic shares the actor's ranks, so that one "
-                "commit holds both. Leave it out."
-            )
-    if trainer.critic_lr is not None and trainer.min_lr > trainer.critic_lr:
-        yield f"min_lr {trainer.min_lr} is above critic_lr {trainer.critic_lr}: the floor would be over the start."
-    warmup, decay = trainer.critic_lr_warmup_iters, trainer.lr_decay_iters
-    if decay is not None and warmup >= decay:
-        yield f"critic_lr_warmup_iters {warmup} must be below lr_decay_iters {decay}."
+    A capability is a class variable of `Estimator`.
+    """
+    return {
+        f"advantage_estimator:{capability}": tuple(
+            name for name, estimator in ESTIMATORS.items() if getattr(estimator, capability)
+        )
+        for capability in Estimator.__annotations__
+    }

@@ -29,12 +29,18 @@ class PolicyLoss(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """Base class of estimators; the defaults are those of GRPO. Settings, trainer, lineage and rescore use it."""
+    """Base class of estimators; the defaults are those of GRPO. Settings, trainer, lineage and rescore use it.
+
+    Rules at the fields of settings read the class variables (`advantage_estimator:takes_kl`).
+    """
 
     takes_kl: ClassVar[Annotated[bool, doc("The advantage includes a KL penalty if `kl_coef` is not 0.")]] = False
     needs_whitening: ClassVar[Annotated[bool, doc("It requires `normalize_advantages`.")]] = False
     needs_values: ClassVar[Annotated[bool, doc("The advantage needs the values of a critic.")]] = False
     has_dual_clip: ClassVar[Annotated[bool, doc("The loss uses `eps_clip_c`.")]] = True
+    discounts: ClassVar[Annotated[bool, doc("The advantage uses `gamma`.")]] = False
+    normalizes_rewards: ClassVar[Annotated[bool, doc("The advantage uses `rewards_normalization`.")]] = True
+    scales_rewards: ClassVar[Annotated[bool, doc("The advantage uses `grpo_std_normalization`.")]] = True
 
     def reward_normalisation(self, rewards: Sequence[float], settings: AlgorithmSettings) -> list[float]:
         """Return the rewards of a group, in order, normalized for the trainer. Raises DataError."""

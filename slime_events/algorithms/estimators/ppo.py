@@ -25,6 +25,9 @@ class Ppo(Estimator):
 
     takes_kl: ClassVar[bool] = True
     needs_values: ClassVar[bool] = True
+    discounts: ClassVar[bool] = True
+    normalizes_rewards: ClassVar[bool] = False
+    scales_rewards: ClassVar[bool] = False
 
     def reward_normalisation(self, rewards: Sequence[float], settings: AlgorithmSettings) -> list[float]:
         """Return the rewards unchanged."""

@@ -24,6 +24,9 @@ class ReinforcePlusPlus(Estimator):
 
     takes_kl: ClassVar[bool] = True
     needs_whitening: ClassVar[bool] = True
+    discounts: ClassVar[bool] = True
+    normalizes_rewards: ClassVar[bool] = False
+    scales_rewards: ClassVar[bool] = False
 
     def reward_normalisation(self, rewards: Sequence[float], settings: AlgorithmSettings) -> list[float]:
         """Return the rewards unchanged."""

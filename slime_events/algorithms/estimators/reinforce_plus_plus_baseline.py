@@ -21,6 +21,7 @@ class ReinforcePlusPlusBaseline(Estimator):
 
     takes_kl: ClassVar[bool] = True
     needs_whitening: ClassVar[bool] = True
+    scales_rewards: ClassVar[bool] = False
 
     def reward_normalisation(self, rewards: Sequence[float], settings: AlgorithmSettings) -> list[float]:
         """Return the rewards centered, never scaled."""

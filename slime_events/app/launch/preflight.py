@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 import fsspec
 from msgspec.structs import replace
 
-from schemas.errors import ConfigError, DataError, InvalidValue, PlugPointError, SlimeEventsError
+from schemas.errors import ConfigError, DataError, ImpossibleCombination, InvalidValue, PlugPointError, SlimeEventsError
+from slime_events.algorithms.train_arguments import registered
 from slime_events.app.launch.gpu_facts import machines
 from slime_events.app.launch.gpu_preflight import Needs, check_listed, device_for
 from slime_events.app.launch.model_preflight import (
@@ -24,14 +25,14 @@ from slime_events.app.launch.model_preflight import (
     check_sampling_settings,
     check_teacher,
 )
-from slime_events.core.config.combinations import check_device
+from slime_events.core.config.combinations import check_device, impossible
 from slime_events.core.config.data import DataSettings
+from slime_events.core.config.derivations import on_device
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.gpus import this_machine
 from slime_events.core.run.process_environment import rank_secrets, rank_variables
-from slime_events.core.run.run_settings import flag_of
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import check_call, load_function
 from slime_events.plugins.step_functions import POINTS, StepFunction
@@ -74,6 +75,8 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     if settings.data.archive_prompts is not None:
         _try("--archive-prompts", _check_archive, settings)
     settings = _on_devices(settings)
+    if problems := impossible(on_device(settings, settings.engine.device), registered()):  # of the device's defaults
+        raise ImpossibleCombination("\n".join(problems))
     if not settings.debug.debug_rollout_only:
         check_device(settings.trainer, cpu=settings.engine.device != "cuda")
     return settings
@@ -128,10 +131,6 @@ def _check_environment(trainer: TrainerSettings) -> None:
 
 def _check_plug_points(settings: TrainSettings) -> None:
     """Check the plug points that this run uses."""
-    for component in map(settings.__getattribute__, settings.__struct_fields__):
-        for name in component.__struct_fields__:
-            if name.endswith("_path") and getattr(component, name) in ("", [""]):
-                raise InvalidValue(f"{flag_of(name)} is empty: name a function, or leave the flag out")
     rollout, reward, data = settings.rollout, settings.reward, settings.data
     if data.data_source_path:
         _try("--data-source-path", _check_source, data.data_source_path)

@@ -16,7 +16,9 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
         doc(
             "tokens of a session to train on; all: each path once; last: the last turn of each path; leaf: the path "
             "that ended last; discounted: as all, with a turn's advantage discounted from the last turn of its path",
-            excludes("advantage_estimator=ppo", why="its critic learns the value of each turn", value="discounted"),
+            excludes(
+                "advantage_estimator:needs_values", why="its critic learns the value of each turn", value="discounted"
+            ),
             excludes(
                 "custom_advantage_function_path",
                 "rollout_data_postprocess_path",

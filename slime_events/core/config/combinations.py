@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.core.config.evaluation import EvalSet, name_problem, sampling_problems
+from slime_events.core.config.fields import NOTHING_REGISTERED, Registered
 from slime_events.core.config.per_source import quotas, shares
 from slime_events.core.config.rule_checks import problems
 from slime_events.core.config.settings import TrainSettings
@@ -14,14 +15,14 @@ NOT_DETERMINISTIC = ("cross_entropy_loss_fusion", "tp_comm_overlap")
 """Settings that Megatron's deterministic mode refuses."""
 
 
-def impossible(settings: TrainSettings) -> list[str]:
+def impossible(settings: TrainSettings, registered: Registered = NOTHING_REGISTERED) -> list[str]:
     """Return a sentence for each problem of derived settings (`derive`); empty if the run can start.
 
     Most rules are at the fields of the settings (`rules`); the rules here need more than a condition. All read only the
     settings, not the machine: see `missing_paths` for that.
     """
     rules = (_run, _rollout, _data, _rewarded_outside, _trainer, _layout, _evaluation, _grading, _engines, _debug)
-    return [*problems(settings), *(problem for rule in rules for problem in rule(settings))]
+    return [*problems(settings, registered), *(problem for rule in rules for problem in rule(settings))]
 
 
 def check_device(trainer: TrainerSettings, *, cpu: bool) -> None:
@@ -41,23 +42,12 @@ def _run(settings: TrainSettings) -> Iterator[str]:
         )
     if run.nats_replicas not in (1, 3, 5):
         yield f"nats_replicas is {run.nats_replicas}: it must be 1, 3 or 5, so that a majority of the copies exists."
-    if run.nats_replicas > 1 and not run.nats_url:
-        yield f"nats_replicas {run.nats_replicas} needs a cluster's nats_url: a run's own NATS is a single server."
 
 
 def _rollout(settings: TrainSettings) -> Iterator[str]:
     rollout = settings.rollout
     if rollout.rollout_top_k != -1 and rollout.rollout_top_k < 1:
         yield f"rollout_top_k is {rollout.rollout_top_k}: it must be a number of tokens, or -1 for all."
-    drawn = rollout.over_sampling_batch_size
-    if drawn is not None and drawn < rollout.rollout_batch_size:
-        yield (
-            f"over_sampling_batch_size {drawn} is below rollout_batch_size {rollout.rollout_batch_size}: a single "
-            "top-up must be able to fill a step."
-        )
-    prompt, context = rollout.rollout_max_prompt_len, rollout.rollout_max_context_len
-    if prompt is not None and context is not None and prompt >= context:
-        yield f"rollout_max_prompt_len {prompt} leaves no room for a response in rollout_max_context_len {context}."
     steps, epochs = rollout.num_rollout, rollout.num_epoch
     if steps is None and epochs is None:
         yield "Neither num_rollout nor num_epoch is set: set one, or the run has no end."
@@ -72,14 +62,6 @@ def _data(settings: TrainSettings) -> Iterator[str]:
             read(text)
         except InvalidValue as error:
             yield f"{error}."
-    if data.archive_min_pass_rate > data.archive_max_pass_rate:
-        yield (
-            f"archive_min_pass_rate {data.archive_min_pass_rate} is above archive_max_pass_rate "
-            f"{data.archive_max_pass_rate}: the range is empty."
-        )
-    if data.supervised and settings.rollout.n_samples_per_prompt != 1:
-        count = settings.rollout.n_samples_per_prompt
-        yield f"supervised excludes n_samples_per_prompt {count}: each row is a single sample."
 
 
 def _rewarded_outside(settings: TrainSettings) -> Iterator[str]:
@@ -101,8 +83,6 @@ def _trainer(settings: TrainSettings) -> Iterator[str]:
         yield from (f"{name}: {problem}." for problem in map(_no_expression, getattr(trainer, name)) if problem)
     if trainer.save_hf and (problem := _no_template(trainer.save_hf)):
         yield f"save_hf {problem}."
-    if trainer.min_lr > trainer.lr:
-        yield f"min_lr {trainer.min_lr} is above lr {trainer.lr}: the lowest rate would exceed the first."
     groups, each = settings.rollout.rollout_batch_size, settings.rollout.n_samples_per_prompt
     size, steps = trainer.global_batch_size, trainer.num_steps_per_rollout
     # A rollout function defines the samples of a step.
@@ -114,14 +94,6 @@ def _trainer(settings: TrainSettings) -> Iterator[str]:
         )
     for name in (name for name in NOT_DETERMINISTIC if trainer.deterministic and trainer.megatron.get(name)):
         yield f"deterministic_mode excludes {name}, which has no deterministic kernels: leave one of them out."
-    if trainer.tree_packing and trainer.micro_batch_size != 1 and not trainer.use_dynamic_batch_size:
-        yield (
-            f"tree_packing excludes micro_batch_size {trainer.micro_batch_size} without use_dynamic_batch_size: it "
-            "packs samples that share a prefix by tokens, not by samples."
-        )
-    algorithm = settings.algorithm
-    if algorithm.tis_clip_low > algorithm.tis_clip:
-        yield f"tis_clip_low {algorithm.tis_clip_low} is above tis_clip {algorithm.tis_clip}: the range is empty."
 
 
 def _layout(settings: TrainSettings) -> Iterator[str]:
@@ -161,8 +133,6 @@ def _no_template(path: str) -> str:
 def _evaluation(settings: TrainSettings) -> Iterator[str]:
     evaluation = settings.evaluation
     pairs = evaluation.eval_prompt_data
-    if evaluation.own_function and evaluation.eval_interval is None:
-        yield "eval_function_path needs eval_interval: without it the function is never called."
     if evaluation.eval_interval is not None and not (pairs or evaluation.eval_sets or evaluation.own_function):
         yield (
             f"eval_interval {evaluation.eval_interval} needs eval_prompt_data or eval_config: the data to evaluate on."
@@ -178,9 +148,6 @@ def _evaluation(settings: TrainSettings) -> Iterator[str]:
     for name, dataset in evaluation.sets().items() if settings.rollout.agents else ():
         if dataset.custom_generate_function_path:
             yield f"agents excludes eval_config {name}.custom_generate_function_path: both make the rollouts."
-    room, longest = evaluation.eval_max_context_len, evaluation.eval_max_prompt_len
-    if room is not None and longest is not None and longest >= room:
-        yield f"eval_max_prompt_len {longest} leaves no room for an answer in eval_max_context_len {room}."
     flags, rollout = evaluation.over(EvalSet(path="")), settings.rollout
     training = EvalSet(path="", top_p=rollout.rollout_top_p, top_k=rollout.rollout_top_k)
     shown = list(sampling_problems(training, "eval_"))

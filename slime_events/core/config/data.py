@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
-from slime_events.core.config.rules import excludes, needs, unused_without
+from slime_events.core.config.rules import at_most, excludes, needs, unused_without
 
 OUTSIDE = "outside"
 """Value of `prompt_data` if there is no file: producers publish all prompts to the run."""
@@ -43,6 +43,7 @@ class DataSettings(Settings, frozen=True, kw_only=True):
                 why="it trains on the rows of prompt_data",
             ),
             excludes("eval_interval", why="an evaluation needs engines"),
+            excludes("n_samples_per_prompt!=1", why="each row is a single sample"),
         ),
     ] = False
     loss_mask_type: Annotated[
@@ -84,7 +85,13 @@ class DataSettings(Settings, frozen=True, kw_only=True):
         int, doc("how many optimizer steps a recorded rollout may be behind the weights that train on it")
     ] = 8
     archive_min_pass_rate: Annotated[
-        float, doc("lowest recorded pass rate of a prompt to draw from archive-prompts", least=0, most=1)
+        float,
+        doc(
+            "lowest recorded pass rate of a prompt to draw from archive-prompts",
+            at_most("archive_max_pass_rate", why="the range is empty"),
+            least=0,
+            most=1,
+        ),
     ] = 0.0
     archive_max_pass_rate: Annotated[
         float, doc("highest recorded pass rate of a prompt to draw from archive-prompts", least=0, most=1)

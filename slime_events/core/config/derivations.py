@@ -9,7 +9,6 @@ from slime_events.core.config.algorithm import AlgorithmSettings, TeacherType
 from slime_events.core.config.data import OUTSIDE, DataSettings
 from slime_events.core.config.engine import Device
 from slime_events.core.config.evaluation import EvalSettings
-from slime_events.core.config.idle import idle
 from slime_events.core.config.rollout import RolloutSettings, staleness_bound
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
@@ -134,7 +133,7 @@ def derive(
         trainer=_saves(_schedule(_batches(trainer, rollout), rollout), rollout, set_by_flag),
         reward=replace(reward, eval_reward_key=reward.eval_reward_key or reward.reward_key),
     )
-    return derived, (*notes, *idle(derived))
+    return derived, tuple(notes)
 
 
 DRIVEN_STEPS, DRIVEN_WAIT_S = 1_000_000, 1e9

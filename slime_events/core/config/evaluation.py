@@ -10,6 +10,7 @@ from msgspec.structs import asdict, replace
 
 from schemas.ids import BROUGHT, INBOX, LOADED, TRAIN
 from slime_events.core.config.base import Settings, doc
+from slime_events.core.config.rules import is_below, needs, unused_with, unused_without
 
 ROLLOUT_LOOP = "slime.rollout.sglang_rollout.generate_rollout"
 """slime's own rollout function, for training and evaluation; here: the run's built-in loop."""
@@ -91,14 +92,20 @@ class EvalSettings(Settings, frozen=True, kw_only=True):
     """
 
     eval_interval: Annotated[int | None, doc("evaluate every N versions", above=0)] = None
-    eval_prompt_data: Annotated[list[str], doc("data sets to evaluate, as pairs: name path name path ...")] = field(
-        default_factory=list
-    )
+    eval_prompt_data: Annotated[
+        list[str],
+        doc(
+            "data sets to evaluate, as pairs: name path name path ...",
+            unused_with("eval_sets", why="eval_config or eval_sets replaces it"),
+            unused_without("eval_interval"),
+        ),
+    ] = field(default_factory=list)
     eval_config: Annotated[
         str | None, doc("YAML file of data sets with their own settings; it is read once and becomes eval_sets")
     ] = None
     eval_sets: Annotated[
-        dict[str, EvalSet], doc("data sets with their own settings, by name; replaces eval-prompt-data")
+        dict[str, EvalSet],
+        doc("data sets with their own settings, by name; replaces eval-prompt-data", unused_without("eval_interval")),
     ] = field(default_factory=dict)
     eval_on: Annotated[
         Literal["version", "latest"] | None,
@@ -108,7 +115,12 @@ class EvalSettings(Settings, frozen=True, kw_only=True):
         str | None,
         doc(
             "your evaluation function: (args, rollout_id, data_source, evaluation=True) -> RolloutFnEvalOutput; "
-            "default: the rollout function"
+            "default: the rollout function",
+            needs(
+                "eval_interval",
+                why="without it the function is never called",
+                unless=(f"eval_function_path={ROLLOUT_LOOP}",),
+            ),
         ),
     ] = None
     skip_eval_before_train: Annotated[bool, doc("do not evaluate the first version")] = False
@@ -127,7 +139,12 @@ class EvalSettings(Settings, frozen=True, kw_only=True):
     eval_min_new_tokens: Annotated[int | None, doc("fewest tokens of an answer", least=0)] = None
     eval_max_context_len: Annotated[int | None, doc("most tokens of question and answer together", above=0)] = None
     eval_max_prompt_len: Annotated[
-        int | None, doc("most tokens of a question; longer ones are rejected; default: rollout-max-prompt-len", above=0)
+        int | None,
+        doc(
+            "most tokens of a question; longer ones are rejected; default: rollout-max-prompt-len",
+            is_below("eval_max_context_len", why="no room is left for an answer"),
+            above=0,
+        ),
     ] = None
 
     def where(self, name: str) -> str:

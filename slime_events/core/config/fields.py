@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -38,17 +38,35 @@ class Registered:
     choices: Annotated[Mapping[tuple[str, str], tuple[str, ...]], doc("(component, field) to the valid names")] = field(
         default_factory=dict
     )
-    impossible: Annotated[
-        Callable[[TrainSettings], Iterable[str]], doc("gives a sentence for each reason why a run cannot start")
-    ] = lambda settings: ()
-    idle: Annotated[
-        Callable[[TrainSettings], Iterable[str]], doc("gives a sentence for each setting that has no effect")
-    ] = lambda settings: ()
+    capabilities: Annotated[
+        Mapping[str, tuple[str, ...]], doc("`field:capability` to the valid names that declare the capability")
+    ] = field(default_factory=dict)
 
     def type_of(self, setting: SettingsField) -> ValueType:
         """Return the type of a setting, with the registered choices if there are any."""
         names = self.choices.get((setting.component, setting.name))
         return replace(setting.type, choices=names) if names else setting.type
+
+    def rules_of(self, setting: SettingsField) -> Iterator[Rule]:
+        """Yield the rules of a setting, with `name=value` conditions for each capability.
+
+        A rule about a capability is left out if nothing is registered that could declare it.
+        """
+        for rule in setting.rules:
+            owner = f"{setting.name}{rule.value}" if rule.value.startswith(":") else ""
+            if all(name in self.capabilities for name in (*rule.others, *rule.unless, owner) if ":" in name):
+                rule = replace(rule, others=self._expanded(rule.others), unless=self._expanded(rule.unless))
+                values = self.capabilities[owner] if owner else (rule.value,)
+                yield from (replace(rule, value=value) for value in values)
+
+    def _expanded(self, conditions: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the conditions, with one for each name that declares a capability in place of the capability."""
+        expanded = list[str]()
+        for condition in conditions:
+            name, capability = condition.partition(":")[::2]
+            names = self.capabilities[condition] if capability else ()
+            expanded += [f"{name}={choice}" for choice in names] if capability else [condition]
+        return tuple(expanded)
 
 
 NOTHING_REGISTERED = Registered()

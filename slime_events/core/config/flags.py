@@ -18,6 +18,7 @@ from slime_events.core.config.custom_config import NULL, read_yaml
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.eval_config import with_eval_config
 from slime_events.core.config.fields import Registered, honoured, settings_fields
+from slime_events.core.config.idle import idle
 from slime_events.core.config.installed import InstalledField, megatron_fields, sglang_fields
 from slime_events.core.config.megatron_roles import role_overrides
 from slime_events.core.config.nearest import did_you_mean, nearest_text
@@ -111,10 +112,10 @@ def parse_settings(
         evaluation = with_eval_config(draft.values["evaluation"], _read_sets, draft.set_by_flag)
         draft.values["evaluation"] = evaluation
     settings, derived = derive(settings_from(kept(draft.values)), set_by_flag=draft.set_by_flag)
-    if problems := [*impossible(settings), *registered.impossible(settings)]:
+    if problems := impossible(settings, registered):
         raise ImpossibleCombination("\n".join(problems))
     inert = [f"{', '.join(flags)}: no effect; {reason}." for reason, flags in draft.inert.items()]
-    notes = (*draft.notes, *inert, *derived, *registered.idle(settings))
+    notes = (*draft.notes, *inert, *derived, *idle(settings, registered))
     return ParsedTrain(settings, (*notes, *_other_defaults(settings, draft.values)))
 
 

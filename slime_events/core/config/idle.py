@@ -1,43 +1,30 @@
-"""`idle`: settings that are set and have no effect in this run, with the reason. Most rules are at the fields.
-
-Rules that depend on the estimator are in `slime_events/algorithms/idle_settings.py`.
-"""
+"""`idle`: settings that are set and have no effect in this run, with the reason. Most rules are at the fields."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from slime_events.core.config.fields import Registered
 from slime_events.core.config.rule_checks import without_effect
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.tables import MEGATRON_CUDA, MEGATRON_IDLE
 
 
-def idle(settings: TrainSettings) -> Iterator[str]:
+def idle(settings: TrainSettings, registered: Registered) -> Iterator[str]:
     """Yield a sentence for each reason. settings: derived."""
-    yield from without_effect(settings)
-    if settings.evaluation.own_function and settings.rollout.custom_eval_rollout_log_function_path:
-        yield "custom_eval_rollout_log_function_path has no effect: your evaluation function logs for itself."
+    yield from without_effect(settings, registered)
     for name, reason in MEGATRON_IDLE.items():
         if name in settings.trainer.megatron:
             yield f"--{name.replace('_', '-')}: no effect; {reason}."
-    yield from _evaluation_notes(settings)
-    if settings.rollout.agents and settings.gateway.listens is None:
-        yield "agents open sessions at a gateway, and this run has none: set gateway, or run `slime-events gateway`."
-
-
-def _evaluation_notes(settings: TrainSettings) -> Iterator[str]:
     evaluation = settings.evaluation
-    if evaluation.eval_sets and evaluation.eval_prompt_data:
-        yield "eval_prompt_data has no effect: eval_config or eval_sets replaces it."
-    if evaluation.eval_interval is None and (evaluation.eval_sets or evaluation.eval_prompt_data):
-        unused = "eval_sets is" if evaluation.eval_sets else "eval_prompt_data is"
-        yield f"{unused} never used: eval_interval is not set."
     for name, dataset in evaluation.eval_sets.items():
         if dataset.rm_type and settings.reward.custom_rm_path and not dataset.custom_rm_path:
             yield (
                 f"{evaluation.where(name)}: custom_rm_path {settings.reward.custom_rm_path} grades it; its "
                 f"rm_type {dataset.rm_type} is only in the metadata."
             )
+    if settings.rollout.agents and settings.gateway.listens is None:
+        yield "agents open sessions at a gateway, and this run has none: set gateway, or run `slime-events gateway`."
 
 
 def idle_on_cpu(settings: TrainSettings) -> list[str]:

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
-from slime_events.core.config.rules import excludes, needs, unused_without
+from slime_events.core.config.evaluation import ROLLOUT_LOOP
+from slime_events.core.config.rules import at_least, excludes, is_below, needs, unused_with, unused_without
 
 
 class RolloutSettings(Settings, frozen=True, kw_only=True):
@@ -24,7 +25,11 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
     rollout_batch_size: Annotated[int, doc("groups (prompts) per step", above=0)] = 16
     n_samples_per_prompt: Annotated[int, doc("samples per group", above=0)] = 8
     over_sampling_batch_size: Annotated[
-        int | None, doc("groups requested at each top-up; default: only the missing groups")
+        int | None,
+        doc(
+            "groups requested at each top-up; default: only the missing groups",
+            at_least("rollout_batch_size", why="a single top-up must be able to fill a step"),
+        ),
     ] = None
     dynamic_sampling_filter_path: Annotated[
         str | None, doc("your function that keeps or drops a group: module:func, a.b.func or file.py:func")
@@ -79,7 +84,14 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
     ] = None
     custom_eval_rollout_log_function_path: Annotated[
         str | None,
-        doc("custom-rollout-log-function-path for evaluations: (rollout_id, args, data, extra_metrics) -> bool"),
+        doc(
+            "custom-rollout-log-function-path for evaluations: (rollout_id, args, data, extra_metrics) -> bool",
+            unused_with(
+                "eval_function_path",
+                why="your evaluation function logs for itself",
+                unless=(f"eval_function_path={ROLLOUT_LOOP}",),
+            ),
+        ),
     ] = None
     agents: Annotated[
         bool,
@@ -137,7 +149,12 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
     rollout_top_k: Annotated[int, doc("top k; -1: off")] = -1
     rollout_max_context_len: Annotated[int | None, doc("most tokens of prompt and response together", above=0)] = None
     rollout_max_prompt_len: Annotated[
-        int | None, doc("most tokens of a prompt; longer prompts are rejected", above=0)
+        int | None,
+        doc(
+            "most tokens of a prompt; longer prompts are rejected",
+            is_below("rollout_max_context_len", why="no room is left for a response"),
+            above=0,
+        ),
     ] = None
     rollout_max_response_len: Annotated[int, doc("most tokens of a response", above=0)] = 1024
     rollout_stop: Annotated[list[str], doc("stop strings")] = field(default_factory=list)

@@ -38,36 +38,67 @@ class Act(enum.Enum):
     EXCLUDES = "excludes"
     UNUSED_WITHOUT = "has no effect without"
     UNUSED_WITH = "has no effect with"
+    AT_MOST = "is at most"
+    AT_LEAST = "is at least"
+    BELOW = "is below"
+    EQUALS = "equals"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A relation between a setting and others, with its reason. Make one with the functions below.
 
-    A condition on another setting is its name (the setting is neither empty, zero nor off) or `name=value`.
+    A condition on another setting is its name (the setting is neither empty, zero nor off), `name=value`,
+    `name!=value`, or `name:capability` (the setting names a registered object that declares the capability, such as an
+    estimator with a critic; see `Registered`).
     """
 
     act: Act
     others: Annotated[tuple[str, ...], doc("conditions on other settings")]
-    why: Annotated[str, doc("reason, for the message; empty: that the others are not set")] = ""
-    value: Annotated[str, doc("value for which the rule applies; empty: every value that is set")] = ""
+    why: Annotated[
+        str, doc("reason, for the message; `name {name}`: with the setting's value; empty: that the others are not set")
+    ] = ""
+    value: Annotated[
+        str, doc("value, or `:capability` of a value, for which the rule applies; empty: every value that is set")
+    ] = ""
+    unless: Annotated[tuple[str, ...], doc("conditions under which the rule does not apply")] = ()
 
 
-def needs(*others: str, why: str, value: str = "") -> Rule:
+def needs(*others: str, why: str, value: str = "", unless: tuple[str, ...] = ()) -> Rule:
     """Return the rule that a setting is invalid unless one of the conditions holds."""
-    return Rule(Act.NEEDS, others, why, value)
+    return Rule(Act.NEEDS, others, why, value, unless)
 
 
-def excludes(*others: str, why: str, value: str = "") -> Rule:
+def excludes(*others: str, why: str, value: str = "", unless: tuple[str, ...] = ()) -> Rule:
     """Return the rule that a setting is invalid if any of the conditions holds."""
-    return Rule(Act.EXCLUDES, others, why, value)
+    return Rule(Act.EXCLUDES, others, why, value, unless)
 
 
-def unused_without(*others: str, why: str = "") -> Rule:
+def unused_without(*others: str, why: str = "", unless: tuple[str, ...] = ()) -> Rule:
     """Return the rule that a changed setting has no effect unless one of the conditions holds."""
-    return Rule(Act.UNUSED_WITHOUT, others, why)
+    return Rule(Act.UNUSED_WITHOUT, others, why, unless=unless)
 
 
-def unused_with(other: str, why: str) -> Rule:
+def unused_with(other: str, why: str, unless: tuple[str, ...] = ()) -> Rule:
     """Return the rule that a changed setting has no effect if the condition holds."""
-    return Rule(Act.UNUSED_WITH, (other,), why)
+    return Rule(Act.UNUSED_WITH, (other,), why, unless=unless)
+
+
+def at_most(other: str, why: str) -> Rule:
+    """Return the rule that a number is at most the value of another setting, if that is set."""
+    return Rule(Act.AT_MOST, (other,), why)
+
+
+def at_least(other: str, why: str) -> Rule:
+    """Return the rule that a number is at least the value of another setting, if that is set."""
+    return Rule(Act.AT_LEAST, (other,), why)
+
+
+def is_below(other: str, why: str, unless: tuple[str, ...] = ()) -> Rule:
+    """Return the rule that a number is below the value of another setting, if that is set."""
+    return Rule(Act.BELOW, (other,), why, unless=unless)
+
+
+def equals(other: str, why: str) -> Rule:
+    """Return the rule that a number, if it is set, is the value of another setting."""
+    return Rule(Act.EQUALS, (other,), why)

@@ -32,7 +32,11 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     nats_tls_cert: Annotated[str | None, doc("PEM client certificate for nats-url")] = None
     nats_tls_key: Annotated[str | None, doc("PEM key of nats-tls-cert")] = None
     nats_replicas: Annotated[
-        int, doc("copies of the log, each on a different node of the NATS cluster: 3 survive the loss of one node")
+        int,
+        doc(
+            "copies of the log, each on a different node of the NATS cluster: 3 survive the loss of one node",
+            needs("nats_url", why="a run's own NATS is a single server", unless=("nats_replicas=1",)),
+        ),
     ] = 1
     blob_url: Annotated[str | None, doc("fsspec URL of large payloads; default: the run folder")] = None
     archive_url: Annotated[str | None, doc("fsspec URL of the archive; default: the run folder")] = None
@@ -65,7 +69,7 @@ class RunSettings(Settings, frozen=True, kw_only=True):
                 "log_keep_steps",
                 "gateway",
                 "agent_command",
-                "advantage_estimator=ppo",
+                "advantage_estimator:needs_values",
                 why="a client drives the run",
             ),
             needs("optimizer=adam", why="a client's optim_step is a step of Adam"),

@@ -5,10 +5,23 @@ from typing import Annotated, Any, Literal
 from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
-from slime_events.core.config.rules import excludes, needs, unused_with, unused_without
+from slime_events.core.config.rules import (
+    at_least,
+    at_most,
+    equals,
+    excludes,
+    is_below,
+    needs,
+    unused_with,
+    unused_without,
+)
 from slime_events.core.config.save_steps import SaveSteps
 
 _OF_A_SAVE = unused_without("save_interval", why="save_interval is not set (it has a default on GPUs)")
+_OF_A_CRITIC = unused_without(
+    "advantage_estimator:needs_values", why="advantage_estimator {advantage_estimator} has no critic"
+)
+_SHARED_RANKS = "the critic shares the actor's ranks, so that one commit holds both. Leave it out"
 
 
 class TrainerSettings(Settings, frozen=True, kw_only=True):
@@ -154,6 +167,11 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
             excludes("loss_type=custom_loss", why="your function expects the logits of each whole sample"),
             excludes("custom_model_provider_path", why="your model may not accept position ids"),
             excludes("tinker", why="a client's datums are packed in their order"),
+            excludes(
+                "micro_batch_size!=1",
+                why="it packs samples that share a prefix by tokens, as use_dynamic_batch_size does, not by samples",
+                unless=("use_dynamic_batch_size",),
+            ),
         ),
     ] = False
     only_train_params_name_list: Annotated[
@@ -174,25 +192,63 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
         str | None,
         doc(
             "first weights of ppo's critic: Hugging Face folder, or trainer checkpoint with a critic; "
-            "default: the actor's"
+            "default: the actor's",
+            _OF_A_CRITIC,
         ),
     ] = None
-    critic_lr: Annotated[float | None, doc("the critic's learning rate; default: lr", least=0)] = None
-    critic_lr_warmup_iters: Annotated[int, doc("linear warm-up of the critic, in optimizer steps", least=0)] = 0
+    critic_lr: Annotated[
+        float | None,
+        doc(
+            "the critic's learning rate; default: lr",
+            _OF_A_CRITIC,
+            at_least("min_lr", why="the lowest rate would exceed the first"),
+            least=0,
+        ),
+    ] = None
+    critic_lr_warmup_iters: Annotated[
+        int,
+        doc(
+            "linear warm-up of the critic, in optimizer steps",
+            _OF_A_CRITIC,
+            is_below("lr_decay_iters", why="the rate would never decay"),
+            least=0,
+        ),
+    ] = 0
     critic_num_nodes: Annotated[
-        int | None, doc("must equal actor-num-nodes: the critic shares the actor's ranks", above=0)
+        int | None,
+        doc(
+            "must equal actor-num-nodes: the critic shares the actor's ranks",
+            _OF_A_CRITIC,
+            equals("actor_num_nodes", why=_SHARED_RANKS),
+            above=0,
+        ),
     ] = None
     critic_num_gpus_per_node: Annotated[
-        int | None, doc("must equal actor-num-gpus-per-node: the critic shares the actor's ranks", above=0)
+        int | None,
+        doc(
+            "must equal actor-num-gpus-per-node: the critic shares the actor's ranks",
+            _OF_A_CRITIC,
+            equals("actor_num_gpus_per_node", why=_SHARED_RANKS),
+            above=0,
+        ),
     ] = None
-    min_lr: Annotated[float, doc("lowest learning rate", least=0)] = 0.0
+    min_lr: Annotated[
+        float, doc("lowest learning rate", at_most("lr", why="the lowest rate would exceed the first"), least=0)
+    ] = 0.0
     lr_decay_style: Annotated[
         Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"], doc("learning rate schedule")
     ] = "constant"
     lr_decay_iters: Annotated[
         int | None, doc("length of the decay, in optimizer steps; default: the whole run", above=0)
     ] = None
-    lr_warmup_iters: Annotated[int, doc("linear warm-up, in optimizer steps", least=0)] = 0
+    lr_warmup_iters: Annotated[
+        int,
+        doc(
+            "linear warm-up, in optimizer steps",
+            is_below("lr_decay_iters", why="the rate would never decay", unless=("lr_warmup_fraction",)),
+            least=0,
+        ),
+    ] = 0
     lr_warmup_fraction: Annotated[
         float | None,
         doc(
