@@ -9,7 +9,7 @@ from msgspec import structs
 from torch import Tensor
 
 from actors.megatron import checkpoint
-from actors.megatron.architecture import Architecture
+from actors.megatron.families.architecture import Architecture
 from actors.megatron.flags import MegatronFlags
 from actors.megatron.forward import Packed, response_outputs
 from actors.megatron.model import PolicyModel, build_model

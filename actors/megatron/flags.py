@@ -12,7 +12,7 @@ from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from actors.megatron.architecture import Architecture
+from actors.megatron.families.architecture import Architecture
 from schemas.doc import doc
 from schemas.errors import InvalidValue, UnknownFlag
 from slime_events.core.config.tables import MEGATRON_CUDA, MEGATRON_IDLE

@@ -9,7 +9,9 @@ from typing import Annotated
 import torch
 import torch.distributed as dist
 
-from actors.megatron.architecture import Architecture, check_vocabulary
+from actors.megatron.families.architecture import Architecture
+from actors.megatron.families.registry import read_architecture
+from actors.megatron.families.vocabulary import check_vocabulary
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.residence import ExchangedWeights, OwnModel, Residence, VisitingModel
 from actors.megatron.weights import digest_tensors, export_hf_weights, load_hf_weights
@@ -110,7 +112,7 @@ def load_frozen(
         frozen[REFERENCE] = FrozenModel.load(settings.ref_load or base, policy, room.alike(), room.policy, group)
     if algorithm.use_opd and teacher is not None:
         check_vocabulary(base, teacher)
-        architecture = Architecture.read(teacher)
+        architecture = read_architecture(teacher)
         config = transformer_config(architecture, settings, flags)
         if room.on_host and architecture == policy and settings.custom_model_provider_path is None:
             residence = room.alike()

@@ -52,7 +52,7 @@ def fusions(flags: Mapping[str, object], kernels: FusedKernels | None) -> dict[s
     """Return the four fusion fields of Megatron's TransformerConfig.
 
     kernels: None on the CPU, which has no kernels. flags: the user's, by Megatron's names; they override the defaults.
-    The defaults suit every `Architecture`, which has SwiGLU without biases and RoPE of whole heads. Raises InvalidValue
+    The defaults suit every `Architecture`, which has SwiGLU without biases. Raises InvalidValue
     if a flag requests a fusion whose kernel is missing.
     """
     there = kernels or FusedKernels()

@@ -8,19 +8,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import (
-    get_gpt_layer_local_spec,
-    get_gpt_layer_with_transformer_engine_spec,
-)
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from actors.megatron.architecture import SAME_NAMES, Architecture
-from actors.megatron.attention import PackedAttention, PackedSequences, give_ends_to_kernels
+from actors.megatron.attention import PackedSequences, give_ends_to_kernels
 from actors.megatron.cpu import has_transformer_engine, on_cpu, stand_in
+from actors.megatron.families.architecture import SAME_NAMES, Architecture
+from actors.megatron.families.registry import family_of
 from actors.megatron.fusions import FusedKernels, fusions
+from actors.megatron.layout import Layout
 from actors.megatron.own_model import EXPECTED, Building, check_parameters, own_model
 from actors.megatron.tree_batch import TreeSequences
 from actors.megatron.weights import model_rules, named_parameters
@@ -68,10 +66,11 @@ def transformer_config(
 
     Raises InvalidValue.
     """
-    architecture.check_parallelism(settings)
+    Layout.of(settings).check(architecture)
     if settings.sequence_parallel and not has_transformer_engine():
         logger.warning("sequence-parallel has no effect without CUDA and Transformer Engine")
     dtype = torch.bfloat16 if settings.bf16 else torch.float32
+    interleaved = {"rotary_interleaved": architecture.rotary_interleaved}
     ranks = settings.tensor_model_parallel_size
     defaults = {
         "sequence_parallel": settings.sequence_parallel and ranks > 1 and has_transformer_engine(),
@@ -82,7 +81,7 @@ def transformer_config(
         "use_cpu_initialization": on_cpu(),
         "perform_initialization": False,  # checkpoints have all weights; on the CPU it would hold the weights twice
         "bias_dropout_fusion": False,
-        **fusions(flags, None if on_cpu() else FusedKernels.of_this_machine()),
+        **fusions({**flags, **interleaved}, None if on_cpu() else FusedKernels.of_this_machine()),
     }
     fixed = {
         **{name: getattr(architecture, name) for name in SAME_NAMES},
@@ -141,17 +140,14 @@ def build_model(
 
 
 def _usual_model(architecture: Architecture, config: TransformerConfig, kind: type[PolicyModel]) -> PolicyModel:
-    if has_transformer_engine():
-        spec = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=architecture.qk_layernorm)
-    else:
-        spec = get_gpt_layer_local_spec(qk_layernorm=architecture.qk_layernorm, normalization="RMSNorm")
-        spec.submodules.self_attention.submodules.core_attention = PackedAttention
+    family = family_of(architecture)
     return kind(
         config=config,
-        transformer_layer_spec=spec,
+        transformer_layer_spec=family.layer_spec(architecture, transformer_engine=has_transformer_engine()),
         vocab_size=architecture.vocab_size,
         max_sequence_length=architecture.max_position_embeddings,
         position_embedding_type="rope",
+        rotary_percent=architecture.rotary_percent,
         rotary_base=architecture.rotary_base,
         rope_scaling=architecture.rope_scaling_factor is not None,
         rope_scaling_factor=architecture.rope_scaling_factor or 8.0,

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from megatron.core.optimizer import ChainedOptimizer
 from torch import Tensor
 
-from actors.megatron.architecture import Architecture
+from actors.megatron.families.architecture import Architecture
 from actors.megatron.sharded_state import Shard, is_sharded, shards, step_count
 from actors.megatron.weights import digest_tensors, model_rules, named_parameters
 from actors.step.place import Place

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from megatron.core.models.gpt import GPTModel
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    from actors.megatron.architecture import Architecture
-    from actors.megatron.weights import Rule
+    from actors.megatron.families.architecture import Architecture
+    from actors.megatron.families.rules import Rule
 
 _OF_MEGATRON_LM: dict[str, object] = {
     "num_experts": None,

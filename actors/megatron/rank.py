@@ -10,10 +10,10 @@ from torch import Tensor
 import actors.megatron.import_core  # noqa: F401
 from actors.backends import Backend
 from actors.megatron import checkpoint
-from actors.megatron.architecture import Architecture
 from actors.megatron.commanded_step import CommandedSteps
 from actors.megatron.cpu import has_transformer_engine, on_cpu
 from actors.megatron.critic import build_critic
+from actors.megatron.families.registry import read_architecture
 from actors.megatron.flags import sort_flags
 from actors.megatron.frozen import freeze
 from actors.megatron.frozen_model import REFERENCE, Residences, load_frozen
@@ -79,7 +79,7 @@ class TrainerRank(Backend):
         self._pending: checkpoint.PendingCheckpoint | None = None
         args = ArgsView.of(settings, algorithm) if shown is None else ArgsView(shown)
         self._functions = TrainerFunctions(args, settings, algorithm)
-        self._architecture = architecture = Architecture.read(settings.hf_checkpoint)
+        self._architecture = architecture = read_architecture(settings.hf_checkpoint)
         check_device(settings, cpu=on_cpu())
         self._flags = sort_flags(settings.megatron, architecture, cpu=on_cpu())
         self._config = transformer_config(architecture, settings, self._flags.transformer)

@@ -18,8 +18,8 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore, TCPStore
 
-from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import install, on_cpu
+from actors.megatron.families.architecture import Architecture
 from actors.megatron.forward import Packed, pack, response_log_probs
 from actors.megatron.frozen_model import FrozenModel
 from actors.megatron.tree_batch import pack_tree

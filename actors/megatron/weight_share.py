@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from actors.megatron.architecture import Architecture
+from actors.megatron.families.architecture import Architecture
 from actors.megatron.weights import gathered, hf_tensors, model_rules, named_parameters, tensor_bytes
 from actors.step.heartbeat import beat
 from actors.step.place import Place

@@ -1,25 +1,25 @@
 """Conversion of weights between a Hugging Face folder and this rank's slice of a Megatron model, by name.
 
-Megatron keeps query, key and value in one matrix, interleaved by query group, and gate and up in another. A `Rule` per
-Megatron parameter names its Hugging Face tensors and says how it is cut over tensor parallel ranks.
+A `Rule` per Megatron parameter (families/rules.py) names its Hugging Face tensors and says how it is cut over tensor
+parallel ranks.
 """
 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from actors.megatron.architecture import Architecture
+from actors.megatron.families.architecture import Architecture
+from actors.megatron.families.registry import family_of
+from actors.megatron.families.rules import Copy, Rule
 from actors.step.heartbeat import beat, beating
-from schemas.doc import doc
 from schemas.errors import CheckpointMismatch
 from storage.digests import TensorDigest, tensor_digests
 from storage.weights.shards import TensorBytes
@@ -35,73 +35,6 @@ class _TensorFile(Protocol):
     def get_slice(self, name: str) -> _Slice: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """The relation between a Megatron parameter and its Hugging Face tensors."""
-
-    names: Annotated[tuple[str, ...], doc("Names of the Hugging Face tensors.")]
-    shapes: Annotated[tuple[tuple[int, ...], ...], doc("Shapes of the whole Hugging Face tensors.")]
-    cut: Annotated[int | None, doc("Dimension that is cut over tensor parallel ranks; None if it is not cut.")] = None
-    repeats: Annotated[
-        int, doc("Number of row blocks of each tensor; the parameter interleaves the blocks of its tensors.")
-    ] = 1
-    by_tensor: Annotated[bool, doc("Cut each tensor by itself (gate and up), not the merged tensor.")] = False
-
-    def merge(self, tensors: list[Tensor], rank: int, ranks: int) -> Tensor:
-        """Return this rank's parameter from the whole Hugging Face tensors."""
-        if self.by_tensor:
-            return torch.cat([tensor.chunk(ranks, 0)[rank] for tensor in tensors])
-        if len(tensors) == 1:
-            whole = tensors[0]
-        else:
-            blocks = [torch.unflatten(tensor, 0, (self.repeats, -1)) for tensor in tensors]
-            whole = torch.cat(blocks, 1).flatten(0, 1)
-        return whole if self.cut is None else whole.chunk(ranks, self.cut)[rank]
-
-    def split(self, parts: list[Tensor]) -> list[Tensor]:
-        """Return the whole Hugging Face tensors from the parameter of every tensor parallel rank, in rank order."""
-        if self.by_tensor:
-            halves = [part.chunk(len(self.names), 0) for part in parts]
-            return [torch.cat(pieces) for pieces in zip(*halves, strict=True)]
-        whole = parts[0] if self.cut is None or len(parts) == 1 else torch.cat(parts, self.cut)
-        if len(self.names) == 1:
-            return [whole]
-        rows = [shape[0] // self.repeats for shape in self.shapes]
-        blocks = torch.split(torch.unflatten(whole, 0, (self.repeats, -1)), rows, 1)
-        return [block.flatten(0, 1) for block in blocks]
-
-
-def layer_rules(arch: Architecture, layer: int) -> dict[str, Rule]:
-    """Return the rules of a layer by Megatron name, for Megatron's own layers and for Transformer Engine's."""
-    ours, theirs = f"decoder.layers.{layer}.", f"model.layers.{layer}."
-    hidden, head, groups = arch.hidden_size, arch.kv_channels, arch.num_query_groups
-    queries, keys = arch.num_attention_heads * head, groups * head
-    attention, mlp = ours + "self_attention.", theirs + "mlp."
-
-    def qkv(kind: str, *inputs: int) -> Rule:
-        names = tuple(f"{theirs}self_attn.{letter}_proj.{kind}" for letter in "qkv")
-        return Rule(names, ((queries, *inputs), (keys, *inputs), (keys, *inputs)), cut=0, repeats=groups)
-
-    gate_up = (mlp + "gate_proj.weight", mlp + "up_proj.weight")
-    wide = (arch.ffn_hidden_size, hidden)
-    input_norm = Rule((theirs + "input_layernorm.weight",), ((hidden,),))
-    mlp_norm = Rule((theirs + "post_attention_layernorm.weight",), ((hidden,),))
-    rules = {
-        ours + "input_layernorm.weight": input_norm,
-        attention + "linear_qkv.layer_norm_weight": input_norm,
-        attention + "linear_qkv.weight": qkv("weight", hidden),
-        attention + "linear_qkv.bias": qkv("bias"),
-        attention + "linear_proj.weight": Rule((theirs + "self_attn.o_proj.weight",), ((hidden, queries),), cut=1),
-        ours + "pre_mlp_layernorm.weight": mlp_norm,
-        ours + "mlp.linear_fc1.layer_norm_weight": mlp_norm,
-        ours + "mlp.linear_fc1.weight": Rule(gate_up, (wide, wide), cut=0, by_tensor=True),
-        ours + "mlp.linear_fc2.weight": Rule((mlp + "down_proj.weight",), ((hidden, arch.ffn_hidden_size),), cut=1),
-    }
-    for letter in "qk":
-        rules[f"{attention}{letter}_layernorm.weight"] = Rule((f"{theirs}self_attn.{letter}_norm.weight",), ((head,),))
-    return rules
-
-
 VALUE_BIAS = "output_layer.bias"
 """A parameter that only critics have."""
 
@@ -109,17 +42,18 @@ VALUE_BIAS = "output_layer.bias"
 def model_rules(model: torch.nn.Module, arch: Architecture) -> dict[str, Rule]:
     """Return the rule of each parameter of the model, in the model's order."""
     table = (arch.vocab_size, arch.hidden_size)
-    rules = {
-        "embedding.word_embeddings.weight": Rule(("model.embed_tokens.weight",), (table,), cut=0),
-        "decoder.final_layernorm.weight": Rule(("model.norm.weight",), ((arch.hidden_size,),)),
-        "output_layer.weight": Rule(("lm_head.weight",), (table,), cut=0),
+    rules: dict[str, Rule] = {
+        "embedding.word_embeddings.weight": Copy.of("model.embed_tokens.weight", *table, cut=0),
+        "decoder.final_layernorm.weight": Copy.of("model.norm.weight", arch.hidden_size),
+        "output_layer.weight": Copy.of("lm_head.weight", *table, cut=0),
     }
+    family = family_of(arch)
     for layer in range(arch.num_layers):
-        rules |= layer_rules(arch, layer)
+        rules |= family.layer_rules(arch, layer)
     names = [name for name, _ in named_parameters(model)]
     if VALUE_BIAS in names:
-        rules["output_layer.weight"] = Rule(("score.weight",), ((1, arch.hidden_size),))
-        rules[VALUE_BIAS] = Rule(("score.bias",), ((1,),))
+        rules["output_layer.weight"] = Copy.of("score.weight", 1, arch.hidden_size)
+        rules[VALUE_BIAS] = Copy.of("score.bias", 1)
     return {name: rules[name] for name in names}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.megatron.architecture import Architecture
+from actors.megatron.families.registry import architecture_of, read_architecture
 from actors.megatron.flags import sort_flags
 from schemas.errors import CheckpointMismatch, InvalidValue, UnknownFlag
 
@@ -45,13 +45,13 @@ MODEL_ARGS = {
 
 
 def test_slimes_model_flags_agree_with_the_checkpoint() -> None:
-    flags = sort_flags({**MODEL_ARGS, "init_method_std": 0.01}, Architecture.of(QWEN3_4B), cpu=True)
+    flags = sort_flags({**MODEL_ARGS, "init_method_std": 0.01}, architecture_of(QWEN3_4B), cpu=True)
     assert flags.transformer == {"init_method_std": 0.01}
 
 
 def test_a_disagreeing_flag_is_named_with_both_values() -> None:
     with pytest.raises(CheckpointMismatch, match=r"--num-layers 35 \(the checkpoint says 36\)") as caught:
-        Architecture.of(QWEN3_4B).check_flags({**MODEL_ARGS, "num_layers": 35, "qk_layernorm": False})
+        architecture_of(QWEN3_4B).check_flags({**MODEL_ARGS, "num_layers": 35, "qk_layernorm": False})
     assert "--qk-layernorm False (the checkpoint says True)" in str(caught.value)
 
 
@@ -62,7 +62,7 @@ def test_flags_go_to_every_object_with_that_field() -> None:
         "apply_rope_fusion": False,
         "attention_backend": "flash",
     }
-    flags = sort_flags(given, Architecture.of(QWEN3_4B), cpu=False)
+    flags = sort_flags(given, architecture_of(QWEN3_4B), cpu=False)
     assert flags.optimizer == {"use_distributed_optimizer": True, "sgd_momentum": 0.5}
     assert flags.distributed == {"use_distributed_optimizer": True}
     assert flags.transformer["apply_rope_fusion"] is False
@@ -71,18 +71,18 @@ def test_flags_go_to_every_object_with_that_field() -> None:
 
 def test_cuda_flags_are_left_out_on_the_cpu_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     given = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    assert sort_flags(given, Architecture.of(QWEN3_4B), cpu=True).transformer == {}
+    assert sort_flags(given, architecture_of(QWEN3_4B), cpu=True).transformer == {}
     assert "recompute_granularity" in caplog.text
 
 
 def test_an_unknown_flag_has_its_nearest_names() -> None:
     with pytest.raises(UnknownFlag, match="--recompute-granularity"):
-        sort_flags({"recompute_granularit": "full"}, Architecture.of(QWEN3_4B), cpu=False)
+        sort_flags({"recompute_granularit": "full"}, architecture_of(QWEN3_4B), cpu=False)
 
 
 def test_dropout_is_refused() -> None:
     with pytest.raises(InvalidValue, match="--hidden-dropout"):
-        sort_flags({"hidden_dropout": 0.1}, Architecture.of(QWEN3_4B), cpu=True)
+        sort_flags({"hidden_dropout": 0.1}, architecture_of(QWEN3_4B), cpu=True)
 
 
 @pytest.mark.parametrize(
@@ -97,16 +97,16 @@ def test_dropout_is_refused() -> None:
 )
 def test_what_cannot_be_built_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(CheckpointMismatch, match=message):
-        Architecture.of({**QWEN3_4B, **change})
+        architecture_of({**QWEN3_4B, **change})
 
 
 def test_a_folder_without_config_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointMismatch, match=r"config\.json is missing"):
-        Architecture.read(tmp_path)
+        read_architecture(tmp_path)
 
 
 def test_an_optimizer_whose_weights_could_not_follow_is_refused_at_the_start() -> None:
-    given, architecture = {"use_precision_aware_optimizer": True}, Architecture.of(QWEN3_4B)
+    given, architecture = {"use_precision_aware_optimizer": True}, architecture_of(QWEN3_4B)
     with pytest.raises(InvalidValue, match="use-precision-aware-optimizer"):
         sort_flags(given, architecture, cpu=False)
     assert sort_flags(given, architecture, cpu=True).optimizer == {}

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.megatron.architecture import Architecture
 from actors.megatron.attention import GRID_SHARE, alike, lay_out
+from actors.megatron.families.registry import architecture_of
 from actors.megatron.weights import digest_tensors
 from actors.step.data_split import checked_batch, default_tokens, packing_rule, rollout_denominators
 from actors.step.log_probs import log_probs_and_entropy
@@ -26,7 +26,7 @@ from slime_events.core.config.trainer import TrainerSettings
 from storage.digests import weights_digest
 from tests.megatron.tiny import make_batch
 
-SMALL = Architecture.of(
+SMALL = architecture_of(
     {
         "architectures": ["Qwen3ForCausalLM"],
         "num_hidden_layers": 2,

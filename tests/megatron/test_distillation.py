@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from actors.megatron.architecture import check_vocabulary
+from actors.megatron.families.vocabulary import check_vocabulary
 from schemas.errors import CheckpointMismatch, TrainerError
 from slime_events.core.train_batch import TrainBatch
 from storage.weights.store import digest_of

@@ -16,7 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from actors.megatron import fusions as fusions_module
 from actors.megatron import model as model_module
-from actors.megatron.architecture import Architecture
+from actors.megatron.families.registry import read_architecture
 from actors.megatron.forward import pack, response_log_probs
 from actors.megatron.fusions import FusedKernels, fusions
 from actors.megatron.model import transformer_config
@@ -88,7 +88,7 @@ def test_kernels_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_megatron_takes_the_choice(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its config refuses none of what a GPU would be given."""
-    architecture, settings = Architecture.read(tiny), TrainerSettings(hf_checkpoint=str(tiny))
+    architecture, settings = read_architecture(tiny), TrainerSettings(hf_checkpoint=str(tiny))
     assert not transformer_config(architecture, settings, {}).bias_activation_fusion
     monkeypatch.setattr(model_module, "on_cpu", lambda: False)
     monkeypatch.setattr(FusedKernels, "of_this_machine", lambda: FusedKernels(compiled=True, gradients=True))
@@ -142,7 +142,7 @@ def test_fused_swiglu_is_the_same_and_keeps_less(tiny: Path, trainer: Trainer, m
     """Of five parts as wide as an MLP two are not kept: what silu gives, and a copy of what it is multiplied with."""
     fused, plain = with_fusion("bias_activation_fusion", tiny, trainer, monkeypatch), without(tiny, trainer)
     fused.is_near(plain)
-    architecture = Architecture.read(tiny)
+    architecture = read_architecture(tiny)
     part = plain.tokens * architecture.ffn_hidden_size * architecture.num_layers * 4
     assert plain.kept - fused.kept == 2 * part
 
@@ -159,7 +159,7 @@ def test_fused_weight_gradients_are_the_same(tiny: Path, trainer: Trainer, monke
     monkeypatch.setattr(layers, "fused_weight_gradient_mlp_cuda", apex, raising=False)
     monkeypatch.setattr(layers, "_grad_accum_fusion_available", True)
     fused, plain = with_fusion("gradient_accumulation_fusion", tiny, trainer, monkeypatch), without(tiny, trainer)
-    assert len(calls) > 4 * Architecture.read(tiny).num_layers
+    assert len(calls) > 4 * read_architecture(tiny).num_layers
     fused.is_near(plain)
 
 
@@ -177,5 +177,5 @@ def test_fused_rope_is_the_same(tiny: Path, trainer: Trainer, monkeypatch: pytes
 
     monkeypatch.setattr(rope_utils, "fused_apply_rotary_pos_emb_thd", turn)
     fused, plain = with_fusion("apply_rope_fusion", tiny, trainer, monkeypatch), without(tiny, trainer)
-    assert len(calls) == 2 * Architecture.read(tiny).num_layers
+    assert len(calls) == 2 * read_architecture(tiny).num_layers
     fused.is_near(plain)

@@ -12,8 +12,8 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from actors.megatron import trainee
-from actors.megatron.architecture import Architecture
 from actors.megatron.attention import PackedSequences
+from actors.megatron.families.registry import read_architecture
 from actors.megatron.forward import pack, response_log_probs, response_outputs
 from actors.megatron.rank import TrainerRank
 from actors.megatron.weights import digest_tensors
@@ -174,12 +174,12 @@ def test_scoring_packs_by_its_own_limit(tiny: Path, trainer: Trainer, monkeypatc
         (trained,) = rank.trainee.split(samples, range(len(samples)))
         rank.trainee.score(rank.trainee.model, samples, range(len(samples)), 1.0)
     assert max(sum(samples[index].total_length for index in members) for members in trained) > 40 >= max(packed)
-    rule = packing_rule(TrainerSettings(**limits), Architecture.read(tiny), 1, cpu=False, scoring=True)
+    rule = packing_rule(TrainerSettings(**limits), read_architecture(tiny), 1, cpu=False, scoring=True)
     assert rule.max_tokens == 40
 
 
 def test_work_grows_faster_than_length(tiny: Path) -> None:
-    architecture = Architecture.read(tiny)
+    architecture = read_architecture(tiny)
     assert forward_flops(architecture, 2000) > 2 * forward_flops(architecture, 1000)
     # By hand: 2 layers; queries 4 x 16, keys 2 x 16; per token and layer 32 x (2 x 64 + 2 x 32 + 3 x 48) + 64 x 10.
     assert forward_flops(architecture, 10) == 2 * 10 * (2 * (32 * (128 + 64 + 144) + 64 * 10) + 32 * 64)

@@ -11,16 +11,19 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from actors.megatron.architecture import Architecture
+from actors.megatron.families.registry import read_architecture
+from actors.megatron.families.rules import Copy, GateUp, Qkv, Rule
 from actors.megatron.forward import pack
 from actors.megatron.rank import TrainerRank
-from actors.megatron.weights import Rule
 from actors.step.micro_batch import MicroBatch
 from schemas.errors import CheckpointMismatch
 from slime_events.core.train_batch import TrainSample
 from tests.megatron.tiny import make_batch, make_model
 
-CASES = [("qwen3", True), ("qwen3", False), ("llama", True), ("llama", False), ("qwen2", True)]
+CASES = [
+    *(("qwen3", True), ("qwen3", False), ("llama", True), ("llama", False), ("qwen2", True)),
+    *(("mistral", False), ("glm4", False), ("glm4", True)),
+]
 
 
 def logits_of(rank: TrainerRank, samples: tuple[TrainSample, ...]) -> list[torch.Tensor]:
@@ -106,17 +109,18 @@ def test_a_config_of_another_size_names_the_shapes(tmp_path: Path, trainer: Call
     path.write_text(json.dumps({**json.loads(path.read_text()), "intermediate_size": 64}))
     with pytest.raises(CheckpointMismatch, match=r"shape \[32, 48\], but the model has \[32, 64\]"), trainer(tmp_path):
         pass
-    assert Architecture.read(tmp_path).ffn_hidden_size == 64
+    assert read_architecture(tmp_path).ffn_hidden_size == 64
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
     "rule",
     [
-        Rule(("q", "k", "v"), ((16, 6), (8, 6), (8, 6)), cut=0, repeats=4),
-        Rule(("gate", "up"), ((8, 6), (8, 6)), cut=0, by_tensor=True),
-        Rule(("down",), ((6, 8),), cut=1),
-        Rule(("norm",), ((6,),)),
+        Qkv.of(("q", "k", "v"), ((16, 6), (8, 6), (8, 6)), 4),
+        GateUp.of(("gate", "up"), 8, 6),
+        GateUp.of(("gate_up",), 8, 6),
+        Copy.of("down", 6, 8, cut=1),
+        Copy.of("norm", 6),
     ],
 )
 def test_split_is_the_inverse_of_merge(rule: Rule, ranks: int) -> None:

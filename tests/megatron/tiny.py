@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 VOCAB = 64
+FAMILIES = ("qwen3", "qwen2", "llama", "mistral", "glm4")
+"""Names of the families for `make_model`."""
 
 
 def make_model(
@@ -22,8 +24,12 @@ def make_model(
 ) -> PreTrainedModel:
     """A random float32 model, saved to `folder` in Hugging Face's layout."""
     from transformers import (  # takes seconds, which ranks that load a finished model need not spend
+        Glm4Config,
+        Glm4ForCausalLM,
         LlamaConfig,
         LlamaForCausalLM,
+        MistralConfig,
+        MistralForCausalLM,
         Qwen2Config,
         Qwen2ForCausalLM,
         Qwen3Config,
@@ -49,6 +55,12 @@ def make_model(
         )
     elif family == "qwen2":
         model = Qwen2ForCausalLM(Qwen2Config(**common))
+    elif family == "mistral":
+        model = MistralForCausalLM(MistralConfig(head_dim=16, sliding_window=None, **common))
+    elif family == "glm4":
+        rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+        glm = {"head_dim": 16, "attention_bias": True, "pad_token_id": None, "eos_token_id": 1, "rope_parameters": rope}
+        model = Glm4ForCausalLM(Glm4Config(**glm | common))
     else:
         model = LlamaForCausalLM(LlamaConfig(**common))
     for name, parameter in model.named_parameters():

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from actors.megatron.architecture import Architecture
+from actors.megatron.families.registry import read_architecture
 from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config.flags import ParsedTrain
@@ -49,7 +49,7 @@ def check_branch(parent: TrainSettings, own: TrainSettings, version: int, *, fre
     problems = []
     # If the parent's model is gone, training up to the version shows whether the new one is the same.
     if before.hf_checkpoint != after.hf_checkpoint and (Path(before.hf_checkpoint) / "config.json").is_file():
-        old, new = (msgspec.to_builtins(Architecture.read(side.hf_checkpoint)) for side in (before, after))
+        old, new = (msgspec.to_builtins(read_architecture(side.hf_checkpoint)) for side in (before, after))
         problems = [
             f"--hf-checkpoint {after.hf_checkpoint}: {name} is {new[name]} there, and {value} in the parent's model, "
             "which the branch continues to train"

@@ -15,10 +15,10 @@ FLAGS = {"max_new_tokens": "max-response-len"}
 
 def check_model(settings: TrainSettings) -> None:
     """Check that the folders hold a model that the trainer supports, with its weights and tokenizer."""
-    from actors.megatron.architecture import Architecture
+    from actors.megatron.families.registry import read_architecture
 
     trainer = settings.trainer
-    Architecture.read(trainer.hf_checkpoint).check_flags(trainer.megatron)
+    read_architecture(trainer.hf_checkpoint).check_flags(trainer.megatron)
     for folder in filter(None, {settings.engine.hf_checkpoint, trainer.hf_checkpoint}):
         files = _check_weights(folder)
         if not any("token" in name or "vocab" in name for name in files):
@@ -29,10 +29,11 @@ def check_model(settings: TrainSettings) -> None:
 
 def check_parallelism(settings: TrainSettings) -> None:
     """Check that the model can be split over the number of ranks."""
-    from actors.megatron.architecture import Architecture
+    from actors.megatron.families.registry import read_architecture
+    from actors.megatron.layout import Layout
 
     if not settings.debug.debug_rollout_only:
-        Architecture.read(settings.trainer.hf_checkpoint).check_parallelism(settings.trainer)
+        Layout.of(settings.trainer).check(read_architecture(settings.trainer.hf_checkpoint))
 
 
 def _check_weights(folder: str) -> list[str]:
@@ -45,7 +46,7 @@ def _check_weights(folder: str) -> list[str]:
 
 def check_teacher(trainer: TrainerSettings) -> None:
     """Check that the teacher has weights and the student's vocabulary."""
-    from actors.megatron.architecture import check_vocabulary
+    from actors.megatron.families.vocabulary import check_vocabulary
 
     if trainer.opd_teacher_load:
         check_vocabulary(trainer.hf_checkpoint, trainer.opd_teacher_load)

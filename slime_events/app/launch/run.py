@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from actors.megatron.architecture import Architecture
+from actors.megatron.families.registry import read_architecture
 from schemas.errors import ConfigError, ImpossibleCombination, SlimeEventsError
 from schemas.ids import INBOX
 from schemas.prompts import PromptSubmitted
@@ -101,7 +101,7 @@ class Launch:
     async def run(self) -> dict[str, Any]:
         """Run to the end, and return the summary. Raises a SlimeEventsError with the reason."""
         trainer = self._settings.trainer
-        Architecture.read(trainer.hf_checkpoint).check_flags(trainer.megatron)
+        read_architecture(trainer.hf_checkpoint).check_flags(trainer.megatron)
         is_empty, access = False, self._settings.run.file_access
         with limited_files(access), holding(self._folder) as before, self._stopping():
             if close_to_others(self._folder.path, access):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from actors.megatron.architecture import Architecture
+from actors.megatron.families.registry import architecture_of
 from actors.step.data_split import packing_rule
 from slime_events.algorithms.packing import PackingRule, first_fit, karmarkar_karp, micro_batches, optimizer_steps
 from slime_events.core.config.trainer import TrainerSettings
 from tests.harness.conformance.case import Case
 
-ANY = Architecture.of(
+ANY = architecture_of(
     {"architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 1}
     | {"intermediate_size": 8, "vocab_size": 8}
 )

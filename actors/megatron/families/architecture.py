@@ -1,0 +1,99 @@
+"""`Architecture`: the sizes of a decoder, by Megatron's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from schemas.doc import doc
+from schemas.errors import CheckpointMismatch
+
+SAME_NAMES = (
+    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels",
+    "qk_layernorm", "add_qkv_bias", "rotary_interleaved",
+)  # fmt: skip
+"""Fields that have the same name in `Architecture`, in Megatron's flags and in its config."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A decoder with RMSNorm, RoPE, grouped-query attention and SwiGLU.
+
+    Sizes are those of the whole model, before it is cut over ranks.
+    """
+
+    model_class: Annotated[str, doc("Its name in config.json, the key of `FAMILIES`.")]
+    num_layers: int
+    hidden_size: int
+    ffn_hidden_size: int
+    num_attention_heads: Annotated[int, doc("Query heads.")]
+    num_query_groups: Annotated[int, doc("Key and value heads.")]
+    kv_channels: Annotated[int, doc("Size of an attention head.")]
+    vocab_size: int
+    max_position_embeddings: Annotated[int, doc("Longest sequence, in tokens.")]
+    norm_epsilon: float
+    rotary_base: float
+    rope_scaling_factor: Annotated[float | None, doc("Factor of Llama 3's RoPE scaling; None without.")]
+    qk_layernorm: Annotated[bool, doc("RMSNorm on each query and key head.")]
+    add_qkv_bias: bool
+    tied: Annotated[bool, doc("The output layer shares the embedding's weights.")]
+    rotary_percent: Annotated[float, doc("Part of each head that rotates; its first values.")] = 1.0
+    post_norms: Annotated[bool, doc("RMSNorm of the outputs of attention and of the MLP.")] = False
+    rotary_interleaved: Annotated[bool, doc("Neighbouring values rotate together; else those half a head apart.")] = (
+        False
+    )
+
+    def check_flags(self, flags: Mapping[str, object]) -> None:
+        """Compare Megatron's architecture flags (slime's MODEL_ARGS), by name, with the checkpoint.
+
+        Other flags are ignored. Raises CheckpointMismatch with every flag that disagrees and both values.
+        """
+        expected = self.as_flags()
+        wrong = [
+            f"--{name.replace('_', '-')} {flags[name]} (the checkpoint says {expected[name]})"
+            for name in sorted(flags.keys() & expected.keys())
+            if not _same(flags[name], expected[name])
+        ]
+        if wrong:
+            raise CheckpointMismatch(
+                "model flags disagree with the checkpoint's config.json: " + "; ".join(wrong) + ". Leave them out, or "
+                "give the checkpoint that they describe"
+            )
+
+    def as_flags(self) -> dict[str, object]:
+        """Return Megatron's architecture flags by name, with this architecture's values."""
+        same = {
+            name: getattr(self, name)
+            for name in (*SAME_NAMES, "vocab_size", "norm_epsilon", "rotary_base", "rotary_percent")
+        }
+        return same | {
+            "group_query_attention": self.num_query_groups != self.num_attention_heads,
+            "layernorm_epsilon": self.norm_epsilon,
+            "padded_vocab_size": self.vocab_size,
+            "post_self_attn_layernorm": self.post_norms,
+            "post_mlp_layernorm": self.post_norms,
+            "use_rope_scaling": self.rope_scaling_factor is not None,
+            "rope_scaling_factor": self.rope_scaling_factor or 8.0,
+            "untie_embeddings_and_output_weights": not self.tied,
+            "swiglu": True,
+            "gated_linear_unit": True,
+            "num_moe_experts": None,
+            "multi_latent_attention": False,
+            "normalization": "RMSNorm",
+            "add_bias_linear": False,
+            "disable_bias_linear": True,
+            "use_rotary_position_embeddings": True,
+            "position_embedding_type": "rope",
+        }
+
+
+def _same(value: object, expected: object) -> bool:
+    if isinstance(expected, bool) or isinstance(value, bool):
+        return value is expected
+    if isinstance(expected, int | float):
+        try:
+            return abs(float(value) - expected) <= 1e-9 * abs(expected)  # type: ignore[arg-type]  # TypeError is False
+        except (TypeError, ValueError):
+            return False
+    return bool(value == expected)
