@@ -20,9 +20,11 @@ from serve_apps.engines.engine import Engine
 from serve_apps.engines.engine_weights import EngineWeights
 from serve_apps.engines.limits import EngineLimits
 from serve_apps.engines.sglang_engine import SglangEngine
+from serve_apps.rollouts.answerer import MakerSetup
 from serve_apps.rollouts.generate.custom import CustomGenerate
 from serve_apps.rollouts.generate.function import GenerateSetup
 from serve_apps.rollouts.inline_rewards import InlineRewards
+from serve_apps.rollouts.makers import make_answerers
 from serve_apps.rollouts.rollout import ChunkRule
 from serve_apps.rollouts.rollout_worker import TAKE_LIMIT, EngineContext, RolloutWorker
 from slime_events.core.config.engine import EngineSettings
@@ -102,7 +104,7 @@ class RolloutEngine:
                 EngineContext(worker, engine, commit, fetching, partial(offload_async, blobs=blobs), weights, rule),
                 room,
                 take_limit=TAKE_LIMIT if settings.replicas > 1 else room,
-                custom=custom,
+                answerers=make_answerers(MakerSetup(custom, settings)),
                 rewards=InlineRewards(self._reward, worker.log),
             ).run()
 

@@ -21,7 +21,7 @@ import numpy as np
 from schemas.doc import doc
 from schemas.errors import AccessDenied
 from schemas.event import Purpose
-from schemas.rollouts import Maker, RolloutRequested
+from schemas.rollouts import RolloutRequested
 from serve_apps.engines.engine import Delta
 from serve_apps.engines.engine_weights import EngineWeights
 from serve_apps.rollouts.rollout import generate_request
@@ -73,13 +73,17 @@ class EarlyRollout:
 class EarlyRequests:
     """The early requests of one engine.
 
-    `has_room` says whether the engine may begin a sample, next to a number of other early ones.
+    `may_begin` says whether the worker may begin a request, next to a number of other early ones.
     """
 
     def __init__(
-        self, log: EventLog, paths: TurnPaths, weights: EngineWeights, has_room: Callable[[str, int], bool]
+        self,
+        log: EventLog,
+        paths: TurnPaths,
+        weights: EngineWeights,
+        may_begin: Callable[[RolloutRequested, int], bool],
     ) -> None:
-        self._log, self._paths, self._weights, self._has_room = log, paths, weights, has_room
+        self._log, self._paths, self._weights, self._may_begin = log, paths, weights, may_begin
         self._open: dict[str, EarlyRollout] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -102,11 +106,9 @@ class EarlyRequests:
         request = recorded.envelope.event
         if not isinstance(request, RolloutRequested) or request.purpose is not Purpose.CALL or request.attempt:
             return
-        if request.maker is not Maker.ENGINE:
-            return
         open_ = len(self._open)
-        has_room = open_ < EARLY_MOST and self._has_room(request.sample, open_)
-        if request.sample in self._open or not has_room or not self._weights.may_begin(request):
+        may_begin = open_ < EARLY_MOST and self._may_begin(request, open_)
+        if request.sample in self._open or not may_begin or not self._weights.may_begin(request):
             return
         early = self._open[request.sample] = EarlyRollout(recorded, self._make(request))
         task = asyncio.create_task(self._drop(request.sample, early), name=f"early {request.sample}")

@@ -202,6 +202,9 @@ class RolloutContext:
         doc("Append in one call, fenced on all events about the sample; returns the position of the last event."),
     ]
     is_suspended: Annotated[Callable[[], bool], doc("Whether the rollout has to stop at a step boundary now.")]
+    prompt: Annotated[
+        Callable[[], Awaitable[Tokens]], doc("Returns the prompt's token ids, with those of an agent's earlier turns.")
+    ]
 
 
 class Suspended(BaseException):  # not an error: a user's `except Exception` must not catch it

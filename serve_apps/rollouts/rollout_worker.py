@@ -13,13 +13,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
 import numpy as np
-from msgspec.structs import replace
 
 from schemas.batches import BatchSealed
 from schemas.doc import doc
@@ -42,15 +41,15 @@ from schemas.rollouts import (
     RolloutFailed,
     RolloutRequested,
     RolloutSuspended,
-    StopReason,
 )
 from schemas.subjects import about, everything_about, of_type
 from serve_apps.engines.engine import Engine
 from serve_apps.engines.engine_weights import EngineWeights
+from serve_apps.rollouts.answerer import Answerer, MakerSetup
 from serve_apps.rollouts.early_requests import EarlyRequests, EarlyRollout
-from serve_apps.rollouts.generate.custom import CustomGenerate
 from serve_apps.rollouts.inline_rewards import InlineRewards
-from serve_apps.rollouts.rollout import STREAMED, ChunkRule, Generate, Rollout, RolloutContext, generate_request, stream
+from serve_apps.rollouts.makers import make_answerers
+from serve_apps.rollouts.rollout import STREAMED, ChunkRule, Generate, Rollout, RolloutContext
 from serve_apps.rollouts.suspects import Suspects, loss_of
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
@@ -93,9 +92,10 @@ class EngineContext:
 class RolloutWorker:
     """Makes the rollouts of one engine. `run` ends with the run, or raises the worker's error.
 
-    `room` is the maximum number of samples in flight, `take_limit` the number of requests taken in one call. `custom`
-    runs generate functions. `rewards` are computed here; without it the grader computes all. `lease_s` is the time
-    until the requests of a lost worker are delivered to others.
+    `room` is the maximum number of samples in flight, `take_limit` the number of requests taken in one call.
+    `answerers` make the rollouts, by the request's maker; the default is the registry without generate functions.
+    `rewards` are computed here; without it the grader computes all. `lease_s` is the time until the requests of a lost
+    worker are delivered to others.
     """
 
     def __init__(
@@ -104,17 +104,17 @@ class RolloutWorker:
         room: int,
         *,
         take_limit: int = TAKE_LIMIT,
-        custom: CustomGenerate | None = None,
+        answerers: Mapping[Maker, Answerer] | None = None,
         rewards: InlineRewards | None = None,
         lease_s: float = LEASE_S,
     ) -> None:
         self._context, self._participant, self._weights = context, context.participant, context.weights
         self._log = context.participant.log
         self._paths = TurnPaths(self._log, context.fetch)
-        self._custom, self._rewards = custom, rewards
+        self._answerers, self._rewards = make_answerers(MakerSetup()) if answerers is None else answerers, rewards
         self._room, self._take_limit, self._lease_s = room, take_limit, lease_s
         self._incarnation = context.participant.incarnation or Incarnation()
-        self._early = EarlyRequests(self._log, self._paths, self._weights, self._has_room_early)
+        self._early = EarlyRequests(self._log, self._paths, self._weights, self._begins_early)
         self._active: dict[asyncio.Task[None], Delivery] = {}
         self._newest: dict[str, asyncio.Task[None]] = {}
         self._boundary = 0
@@ -230,13 +230,15 @@ class RolloutWorker:
                         return True
         return False
 
-    def _has_room_early(self, sample: str, others: int) -> bool:
-        return len(self._active) + others < self._room and sample not in self._newest
+    def _begins_early(self, request: RolloutRequested, others: int) -> bool:
+        answerer = self._answerers.get(request.maker)
+        has_room = len(self._active) + others < self._room and request.sample not in self._newest
+        return has_room and answerer is not None and answerer.begins_early
 
     async def _work(self, delivery: Delivery, early: EarlyRollout | None, *, after: asyncio.Task[None] | None) -> None:
         """Handle one request, to its end in the log. An error raised here ends the worker."""
         request = _request_of(delivery.recorded)
-        if request.maker is not Maker.ENGINE:
+        if request.maker not in self._answerers:
             await delivery.done()
             return
         rollout: Rollout | None = None
@@ -269,7 +271,7 @@ class RolloutWorker:
         trajectories, position = Trajectories(self._context.fetch), delivery.recorded.position
         trajectories.apply(request, position)
         if again or delivery.attempt > 1 or request.attempt > 0 or position < self._incarnation.since:
-            async for recorded in self._log.read(1, self._scope(request.sample)):
+            async for recorded in self._log.read(1, self._scope(request)):
                 event = recorded.envelope.event
                 if isinstance(event, RolloutCompleted) or (
                     isinstance(event, RolloutFailed | RolloutSuspended) and event.attempt >= request.attempt
@@ -301,38 +303,28 @@ class RolloutWorker:
         """Make the rollout until its end is in the log, or until it is suspended. Raises EngineError, Conflict."""
         append, is_suspended = partial(self._append, rollout, delivery), partial(self._is_suspended, delivery.recorded)
         rule = STREAMED if rollout.request.streams else self._context.rule
-        context = RolloutContext(generate, rule, rid_of(delivery), append, is_suspended)
-        is_call = rollout.request.purpose is Purpose.CALL  # one generation, never a generate function
-        if self._custom is not None and not is_call and await self._custom.makes(rollout.request):
-            await self._custom.make(rollout, context)
-            return
-        last = None
-        if not context.is_suspended():
-            prompt = await self._paths.prompt(rollout.request.prompt, rollout.request.after)
-            request = generate_request(rollout.request, context.rid, prompt, rollout.trajectory.tokens)
-            last = await stream(context, request, rollout, lambda chunk: context.append([chunk]))
-        if last is None:
-            await context.append([rollout.suspended()])
-        else:
-            end = rollout.end(last.finish or StopReason.STOP, last.text or "")
-            await self._complete(rollout, replace(end, meta=last.meta) if is_call else end, delivery)
-            if is_call:
-                self._paths.add_turn(
-                    rollout.request, np.concatenate([rollout.trajectory.tokens, self._context.fetch(end.tokens)])
-                )
+        request = rollout.request
+        prompt = partial(self._paths.prompt, request.prompt, request.after)
+        context = RolloutContext(generate, rule, rid_of(delivery), append, is_suspended, prompt)
+        end = await self._answerers[request.maker].answer(rollout, context)
+        if end is not None:
+            await self._complete(rollout, end, delivery)
+            if request.purpose is Purpose.CALL:
+                tokens = np.concatenate([rollout.trajectory.tokens, self._context.fetch(end.tokens)])
+                self._paths.add_turn(request, tokens)
 
     async def _complete(self, rollout: Rollout, end: RolloutCompleted, delivery: Delivery) -> None:
         """Append the end, together with the reward if this engine computes it."""
         rewards = [] if self._rewards is None else await self._rewards.of(rollout.request, end)
         ended = self._participant.enclose(await self._context.offload(end), cause=delivery.recorded.envelope.id)
-        fence = Fence(self._scope(end.sample), rollout.trajectory.position)
+        fence = Fence(self._scope(rollout.request), rollout.trajectory.position)
         envelopes = [ended, *(self._participant.enclose(reward, cause=ended.id) for reward in rewards)]
         await self._store([Append(envelope, fence) for envelope in envelopes], delivery)
 
     async def _append(self, rollout: Rollout, delivery: Delivery, events: Sequence[Event]) -> int:
         """Append in one call, fenced on all events about the sample. Return the position of the last event."""
         cause = delivery.recorded.envelope.id
-        fence = Fence(self._scope(rollout.request.sample), rollout.trajectory.position)
+        fence = Fence(self._scope(rollout.request), rollout.trajectory.position)
         offloaded = [await self._context.offload(event) for event in events]
         appends = [Append(self._participant.enclose(event, cause=cause), fence) for event in offloaded]
         rollout.trajectory.position = await self._store(appends, delivery)
@@ -349,17 +341,17 @@ class RolloutWorker:
             await self._log.notify(delivery.recorded.envelope.producer, stored)
         return positions[-1]
 
-    def _scope(self, sample: str) -> str:
-        """Return the subjects of a sample in progress: its rollout, and with a generate function its turns."""
-        run = self._log.run
-        return about(run, "rollout", sample) if self._custom is None else everything_about(run, sample)
+    def _scope(self, request: RolloutRequested) -> str:
+        """Return the subjects of a sample in progress: its rollout, and its turns if the answerer appends turns."""
+        run, in_turns = self._log.run, self._answerers[request.maker].in_turns
+        return everything_about(run, request.sample) if in_turns else about(run, "rollout", request.sample)
 
     async def _give_up(
         self, request: RolloutRequested, rollout: Rollout | None, error: Exception, delivery: Delivery
     ) -> bool:
         """Append the reason, so that the conductor can retry or reject the group. False if another engine has it."""
         if rollout is None:
-            last = await self._log.last(self._scope(request.sample))
+            last = await self._log.last(self._scope(request))
             trajectory = Trajectory(request.sample, request.prompt, position=last.position if last else 0)
             rollout = Rollout(request, trajectory, self._participant.id)
         is_ours = isinstance(error, SlimeEventsError)

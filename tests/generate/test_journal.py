@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ async def journal_of(log: MemoryLog, engine: str, script: Script | None = None, 
 
     scripted = ScriptedEngine(script)
     await scripted.start(1.0)
-    context = RolloutContext(scripted.generate, ChunkRule(4, 100.0), "rid", append, lambda: suspended)
+    context = RolloutContext(scripted.generate, ChunkRule(4, 100.0), "rid", append, lambda: suspended, AsyncMock())
     return Journal(Rollout(REQUEST, known, engine), turn_log, context)
 
 

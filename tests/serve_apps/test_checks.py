@@ -41,7 +41,7 @@ async def appended(*deltas: Delta) -> tuple[Exception | None, list[Any]]:
         return 3 + len(chunks)
 
     rollout = Rollout(REQUEST, Trajectory(REQUEST.sample, REQUEST.prompt, position=3), "e")
-    context = RolloutContext(generate, ChunkRule(1, 1e9), "rid", AsyncMock(), lambda: False)
+    context = RolloutContext(generate, ChunkRule(1, 1e9), "rid", AsyncMock(), lambda: False, AsyncMock())
     request = GenerateRequest("rid", np.array([1, 2], np.int32), REQUEST.sampling, 1)
     try:
         await stream(context, request, rollout, append)

@@ -34,7 +34,7 @@ class Streamed:
         await self.engine.start(1.0)
         prompt = unpack(REQUEST.prompt)
         request = GenerateRequest("rid", prompt, REQUEST.sampling, 1, self.rollout.trajectory.tokens)
-        context = RolloutContext(self.engine.generate, self._rule, "rid", AsyncMock(), self._is_suspended)
+        context = RolloutContext(self.engine.generate, self._rule, "rid", AsyncMock(), self._is_suspended, AsyncMock())
         delta = await stream(context, request, self.rollout, self._append)
         return delta.finish if delta else None
 

@@ -16,8 +16,10 @@ from actors.trainer.trainer_plan import TrainerPlan
 from schemas.arrays import unpack
 from serve_apps.engines.engine import Engine
 from serve_apps.engines.engine_weights import HOLD_S, EngineWeights
+from serve_apps.rollouts.answerer import MakerSetup
 from serve_apps.rollouts.generate.custom import CustomGenerate
 from serve_apps.rollouts.generate.function import GenerateSetup
+from serve_apps.rollouts.makers import make_answerers
 from serve_apps.rollouts.rollout import ChunkRule
 from serve_apps.rollouts.rollout_worker import EngineContext, InlineRewards, RolloutWorker
 from slime_events.algorithms.reward_norm import normalize_rewards
@@ -154,7 +156,7 @@ async def run_engine(
                 EngineContext(worker, engine, commit, unpack, inline, weights, rule),
                 room,
                 lease_s=lease_s,
-                custom=custom,
+                answerers=make_answerers(MakerSetup(custom)),
                 rewards=InlineRewards(reward, worker.log) if reward else None,
             ).run()
     finally:

@@ -105,7 +105,7 @@ def _request(
         seed=sample_seed(plan.seed, sample),
         purpose=Purpose.TRAIN if training else Purpose.EVAL,
         max_version=None if training or not plan.eval_exact else version,
-        maker=Maker.AGENT if plan.agents else Maker.ENGINE,
+        maker=plan.maker,
         **more,
     )
 

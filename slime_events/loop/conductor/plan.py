@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from schemas.doc import doc
 from schemas.groups import GroupRejected, RejectionCause
-from schemas.rollouts import Sampling
+from schemas.rollouts import Maker, Sampling
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.evaluation import EvalSet, EvalSettings
 from slime_events.core.config.per_source import shares
@@ -68,6 +68,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def eval_of(self, name: str) -> EvalPlan:
         """Return how a data set is evaluated; like training samples if it was removed during its evaluation."""
         return self.evals.get(name) or EvalPlan(sampling=self.sampling)
+
+    @property
+    def maker(self) -> Maker:
+        """Maker of the rollouts that the conductor requests, except recorded ones and those from outside."""
+        return Maker.AGENT if self.agents else Maker.ENGINE
 
     @property
     def room(self) -> int:
