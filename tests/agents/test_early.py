@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from schemas.arrays import unpack
 from schemas.errors import AccessDenied
 from schemas.event import Event, Purpose
-from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, Sampling
+from schemas.rollouts import Maker, RolloutCompleted, RolloutProgressed, RolloutRequested, Sampling
 from schemas.subjects import about
 from schemas.weights import WeightsActivated
 from serve_apps.engines.engine import Delta, GenerateRequest
@@ -240,7 +240,7 @@ async def test_early_ones_are_bounded(tmp_path: Path, room: int, most: int) -> N
 
 async def test_what_no_engine_makes_is_not_begun(tmp_path: Path) -> None:
     async with Stage(tmp_path, Script()) as stage:
-        for other in ({"purpose": Purpose.TRAIN}, {"attempt": 1}, {"agents": True}):
+        for other in ({"purpose": Purpose.TRAIN}, {"attempt": 1}, {"maker": Maker.AGENT}):
             await stage.tell(replace(REQUEST, **other))
         one = stage.gateway.enclose(made.published(5))
         await stage.log.notify(ENGINE, [Recorded(0, one.subject, one, b"")], early=True)
