@@ -43,6 +43,7 @@ class Call:
     moved: Annotated[asyncio.Event, doc("Set with each event about it.")] = field(default_factory=asyncio.Event)
     requested: Annotated[bool, doc("Whether the log has its request.")] = False
     later: Annotated[list[Recorded] | None, doc("Events that arrived while the log is read for it; else None.")] = None
+    failed: Annotated[RolloutFailed | None, doc("Failure of the newest attempt in the log.")] = None
     retry: asyncio.Task[None] | None = None
 
     def resolve(self, completed: RolloutCompleted | None) -> None:
@@ -64,9 +65,12 @@ class OpenCalls:
     fetch: Fetch
     attempts: Annotated[int, doc("Maximum attempts of one generation.")]
     versions: Annotated[
-        Callable[[], tuple[int, int | None]],
-        doc("Returns the oldest and newest weight version that may answer a request made now."),
-    ]
+        Callable[[], tuple[int, int | None]] | None,
+        doc(
+            "Returns the oldest and newest weight version that may answer a request made now; None: those of the first "
+            "attempt."
+        ),
+    ] = None
     by_sample: dict[str, Call] = field(default_factory=dict)
 
     def open(self, request: RolloutRequested) -> Call:
@@ -106,60 +110,76 @@ class OpenCalls:
         return True
 
     def _take(self, call: Call, recorded: Recorded) -> None:
+        self._fold(call, recorded)
+        self._settle(call)
+
+    def _fold(self, call: Call, recorded: Recorded) -> None:
         event = recorded.envelope.event
         if recorded.position <= call.trajectory.position:
             return
         call.trajectory.position = recorded.position
         if isinstance(event, RolloutRequested):
-            call.request, call.requested = event, True
+            call.request, call.requested, call.failed = event, True, None
         elif isinstance(event, RolloutProgressed):
             call.trajectory.progress(event, self.fetch)
         elif isinstance(event, RolloutCompleted):
             call.trajectory.complete(event, self.fetch)
             call.resolve(event)
         elif isinstance(event, RolloutFailed):
-            call.requested = False
-            if event.kind is FailureKind.ABORTED:
-                call.resolve(None)
-            elif event.kind is not FailureKind.ENGINE or event.attempt + 1 >= self.attempts:
-                kind = RequestRefused if event.kind is FailureKind.INVALID else EngineError
-                call.fail(kind(f"the generation {event.sample} failed: {event.message}"))
-            else:
-                call.retry = asyncio.create_task(self.again(call))
+            call.requested, call.failed = False, event
         call.moved.set()
+
+    def _settle(self, call: Call) -> None:
+        """End a call whose newest attempt has failed, or request the next attempt unless that is already done."""
+        failed = call.failed
+        if failed is None or call.ended.done() or failed.attempt < call.request.attempt:
+            return
+        if failed.kind is FailureKind.ABORTED:
+            call.resolve(None)
+        elif failed.kind is not FailureKind.ENGINE or failed.attempt + 1 >= self.attempts:
+            kind = RequestRefused if failed.kind is FailureKind.INVALID else EngineError
+            call.fail(kind(f"the generation {failed.sample} failed: {failed.message}"))
+        elif call.retry is None or call.retry.done():
+            call.retry = asyncio.create_task(self.again(call))
 
     async def read(self, sample: str) -> None:
         """Read a call's events from the log. An aborted or failed call is requested again, and continues its chunks."""
         call = self.by_sample[sample]
-        await self._read_on(call)
+        await self.read_on(call)
         if call.ended.done() and (call.ended.exception() is not None or call.ended.result() is None):
             call.ended = asyncio.Future()
             await self.again(call)
 
-    async def _read_on(self, call: Call) -> None:
-        """Take in the call's new events in the log."""
+    async def read_on(self, call: Call) -> None:
+        """Take in the call's new events in the log, and request its next attempt if the newest has failed."""
         log = self.worker.log
         call.later = []
         async for recorded in log.read(call.trajectory.position + 1, about(log.run, "rollout", call.request.sample)):
-            self._take(call, recorded)
+            self._fold(call, recorded)
         later, call.later = call.later, None
         for recorded in later:
-            self._take(call, recorded)
+            self._fold(call, recorded)
+        self._settle(call)
 
     async def again(self, call: Call) -> None:
         """Request the call's next attempt."""
-        oldest, newest = self.versions()
-        changes = {"attempt": call.request.attempt + 1, "min_version": oldest, "max_version": newest}
+        changes: dict[str, int | None] = {"attempt": call.request.attempt + 1}
+        if self.versions is not None:
+            changes["min_version"], changes["max_version"] = self.versions()
         call.request = msgspec.structs.replace(call.request, **changes)  # not every client reads requests from the log
         try:
-            await self.request(call.request)
+            await self._request(call)
         except StorageError as error:
             call.fail(error)
 
     async def request(self, request: RolloutRequested) -> None:
-        envelope = self.worker.enclose(request)
-        self.by_sample[request.sample].requested = True
-        await self.append(Append(envelope) if request.attempt else once(envelope))
+        """Append the request of an open call."""
+        await self._request(self.by_sample[request.sample])
+
+    async def _request(self, call: Call) -> None:
+        envelope = self.worker.enclose(call.request)
+        call.requested = True
+        await self.append(Append(envelope) if call.request.attempt else once(envelope))
 
     async def abort(self, call: Call, why: str) -> None:
         """End a call with the tokens that the log has."""
@@ -177,4 +197,4 @@ class OpenCalls:
                 await self.append(Append(self.worker.enclose(failed), Fence(subject, call.trajectory.position)))
                 return
             except Conflict:  # an engine has appended meanwhile, or a new request is not read yet
-                await self._read_on(call)
+                await self.read_on(call)

@@ -8,17 +8,17 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from schemas.commands import CommandDone, CommandGiven
 from schemas.doc import doc
-from schemas.errors import RunNotFound
+from schemas.errors import RunNotFound, StorageError
 from schemas.event import Event
-from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested
-from schemas.subjects import about, of_type
+from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested
+from schemas.subjects import of_type
 from serve_apps.http.tinker.names import Samples
+from serve_apps.rollouts.calls import Call, OpenCalls
 from slime_events.core.datums import Datum
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.trajectory import Fetch, Trajectory
@@ -78,7 +78,8 @@ class Answers:
     """
 
     def __init__(self, worker: Participant, fetch: Fetch, *, attempts: int) -> None:
-        self._worker, self.fetch, self._attempts = worker, fetch, attempts
+        self._worker, self.fetch = worker, fetch
+        self._calls = OpenCalls(worker, self._append, fetch, attempts)
         self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
         self.sequences = SampledSequences()
         self.is_over = False
@@ -120,18 +121,19 @@ class Answers:
         A rollout whose engine failed is requested again. Raises RunNotFound.
         """
         end = asyncio.get_running_loop().time() + wait_s
+        calls = [await self._call(name) for name in request.ids]
         while True:
             async with self._news(request.ids) as news:
-                results = [await self._sample(name) for name in request.ids]
+                results = [await self._result(call) for call in calls]
                 failed = next((result for result in results if isinstance(result, Failed)), None)
                 if failed is not None:
                     return failed
-                finished = [result for result in results if isinstance(result, _Finished)]
-                if len(finished) == len(results):
-                    trajectories = [result.trajectory for result in finished]
-                    for trajectory in trajectories:
-                        self.sequences.add(trajectory, self.fetch)
-                    return FinishedSamples(trajectories, finished[0].prompt_log_probs)
+                ends = [result for result in results if isinstance(result, RolloutCompleted)]
+                if len(ends) == len(calls):
+                    for call in calls:
+                        self.sequences.add(call.trajectory, self.fetch)
+                    scores = _prompt_log_probs(ends[0].meta, calls[0].request)
+                    return FinishedSamples([call.trajectory for call in calls], scores)
                 left = end - asyncio.get_running_loop().time()
                 if left <= 0:
                     return None
@@ -150,33 +152,29 @@ class Answers:
         """Return whether the optimizer's state was saved with a version."""
         return await self._last("checkpoint.saved", str(version)) is not None
 
-    async def _sample(self, name: str) -> "_Finished | Failed | None":
-        log, request = self._worker.log, None
-        completed = failed = None
-        trajectory = Trajectory(name, msgspec.UNSET)  # type: ignore[arg-type]  # the request comes first
-        async for recorded in log.read(1, about(log.run, "rollout", name)):
-            event = recorded.envelope.event
-            if isinstance(event, RolloutRequested):
-                request, failed = event, None
-                trajectory.prompt = event.prompt
-            elif isinstance(event, RolloutProgressed):
-                trajectory.progress(event, self.fetch)
-            elif isinstance(event, RolloutCompleted):
-                trajectory.complete(event, self.fetch)
-                completed = event
-            elif isinstance(event, RolloutFailed):
-                failed = event
-        if request is None:
+    async def _call(self, name: str) -> Call:
+        """Return the call of a sample, not read yet. Raises RunNotFound."""
+        request = await self._last("rollout.requested", name)
+        if not isinstance(request, RolloutRequested):
             raise RunNotFound(f"sample {name}: this run has no such call")
-        if completed is not None:
-            return _Finished(trajectory, _prompt_log_probs(completed.meta, request))
-        if failed is None:
+        return Call(request, Trajectory(name, request.prompt))
+
+    async def _result(self, call: Call) -> RolloutCompleted | Failed | None:
+        """Read a call from the log, and return its end or failure; None while an attempt is in progress."""
+        if not call.ended.done():
+            await self._calls.read_on(call)
+            if call.retry is not None:
+                await call.retry
+        if not call.ended.done():
             return None
-        if failed.kind is not FailureKind.ENGINE or failed.attempt + 1 >= self._attempts:
-            return Failed(f"{name}: {failed.message}", failed.kind is not FailureKind.ENGINE)
-        again = msgspec.structs.replace(request, attempt=failed.attempt + 1)
-        await log.append([Append(self._worker.enclose(again))])
-        return None
+        if isinstance(error := call.ended.exception(), StorageError):
+            raise error
+        if (failed := call.failed) is not None:
+            return Failed(f"{call.request.sample}: {failed.message}", failed.kind is not FailureKind.ENGINE)
+        return call.ended.result()
+
+    async def _append(self, append: Append) -> None:
+        await self._worker.log.append([append])
 
     async def _last(self, event_type: str, name: str) -> Event | None:
         log = self._worker.log
@@ -196,12 +194,6 @@ class Answers:
                 self._waiting[entity].discard(news)
                 if not self._waiting[entity]:
                     del self._waiting[entity]
-
-
-@dataclass(frozen=True, slots=True)
-class _Finished:
-    trajectory: Trajectory
-    prompt_log_probs: npt.NDArray[np.float32] | None
 
 
 def _prompt_log_probs(meta: dict[str, Any], request: RolloutRequested) -> npt.NDArray[np.float32] | None:
