@@ -20,12 +20,16 @@ class Layout:
     tensor: Annotated[int, doc("Ranks that each hold a part of every cut parameter.")] = 1
     pipeline: Annotated[int, doc("Ranks that each hold some of the layers.")] = 1
     context: Annotated[int, doc("Ranks that each hold a part of every sequence.")] = 1
+    expert: Annotated[int, doc("Ranks that each hold some of a layer's experts.")] = 1
 
     @classmethod
     def of(cls, settings: TrainerSettings) -> Layout:
         """Return the layout that the settings ask for."""
         return cls(
-            settings.tensor_model_parallel_size, settings.pipeline_model_parallel_size, settings.context_parallel_size
+            settings.tensor_model_parallel_size,
+            settings.pipeline_model_parallel_size,
+            settings.context_parallel_size,
+            int(settings.megatron.get("expert_model_parallel_size") or 1),
         )
 
     def check(self, architecture: Architecture) -> None:
@@ -34,6 +38,12 @@ class Layout:
             raise ImpossibleCombination(
                 "the trainer runs tensor and data parallelism: set pipeline-model-parallel-size and "
                 "context-parallel-size to 1"
+            )
+        if self.expert > 1:
+            raise ImpossibleCombination("each rank has all experts of a layer: set expert-model-parallel-size to 1")
+        if architecture.experts is not None and self.tensor > 1:
+            raise ImpossibleCombination(
+                "the trainer runs mixtures of experts without tensor parallelism: set tensor-model-parallel-size to 1"
             )
         for name in ("vocab_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"):
             size = getattr(architecture, name)

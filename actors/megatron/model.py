@@ -16,6 +16,7 @@ from torch import Tensor
 from actors.megatron.attention import PackedSequences, give_ends_to_kernels
 from actors.megatron.cpu import has_transformer_engine, on_cpu, stand_in
 from actors.megatron.families.architecture import SAME_NAMES, Architecture
+from actors.megatron.families.expert_layers import expert_config
 from actors.megatron.families.registry import family_of
 from actors.megatron.fusions import FusedKernels, fusions
 from actors.megatron.layout import Layout
@@ -85,6 +86,7 @@ def transformer_config(
     }
     fixed = {
         **{name: getattr(architecture, name) for name in SAME_NAMES},
+        **expert_config(architecture, flags),
         "layernorm_epsilon": architecture.norm_epsilon,
         "normalization": "RMSNorm",
         "gated_linear_unit": True,

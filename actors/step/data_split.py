@@ -24,14 +24,14 @@ DEFAULT_TOKENS = (512, 16_384)
 
 
 class ModelSizes(Protocol):
-    """Sizes of a dense decoder, from which the work and memory of a micro batch are estimated."""
+    """Sizes of a decoder, from which the work and memory of a micro batch are estimated."""
 
     @property
     def num_layers(self) -> int: ...
     @property
     def hidden_size(self) -> int: ...
     @property
-    def ffn_hidden_size(self) -> int: ...
+    def active_ffn_size(self) -> int: ...
     @property
     def num_attention_heads(self) -> int: ...
     @property
@@ -153,7 +153,7 @@ def default_tokens(model: ModelSizes) -> int:
 
 def _values(model: ModelSizes) -> int:
     """Estimate the values per token that a layer keeps for backward: 14 of hidden size, 5 of feed-forward size."""
-    return 14 * model.hidden_size + 5 * model.ffn_hidden_size
+    return 14 * model.hidden_size + 5 * model.active_ffn_size
 
 
 def forward_flops(model: ModelSizes, tokens: int, after: int = 0) -> int:
@@ -169,7 +169,7 @@ def layer_flops(model: ModelSizes, tokens: int, after: int = 0) -> int:
     """Return the operations of a layer. Causal attention is half of tokens^2; after other tokens all keys count."""
     queries = model.num_attention_heads * model.kv_channels
     keys = model.num_query_groups * model.kv_channels
-    products = model.hidden_size * (2 * queries + 2 * keys + 3 * model.ffn_hidden_size)
+    products = model.hidden_size * (2 * queries + 2 * keys + 3 * model.active_ffn_size)
     return 2 * tokens * (products + queries * (2 * (after + tokens) if after else tokens))
 
 

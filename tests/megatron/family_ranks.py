@@ -1,4 +1,4 @@
-"""The program of each process of `test_families`: a step of each family over two tensor parallel ranks."""
+"""The program of each process of `test_families`: a step of each family over two ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from actors.megatron.rank import TrainerRank
 from slime_events.core.config.algorithm import AlgorithmSettings
 from tests.megatron.gradients import gradients_of
 from tests.megatron.ranks import agree
-from tests.megatron.tiny import FAMILIES, make_batch, settings_for
+from tests.megatron.tiny import FAMILIES, WITH_EXPERTS, make_batch, settings_for
 
 
 def main() -> None:
@@ -22,7 +22,8 @@ def main() -> None:
     faulthandler.dump_traceback_later(280, exit=True)  # a rank that hangs prints where
     models, out, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     for family in FAMILIES:
-        settings = settings_for(models / family, tensor_model_parallel_size=2, clip_grad=0.0)
+        tensor = 1 if family in WITH_EXPERTS else 2
+        settings = settings_for(models / family, tensor_model_parallel_size=tensor, clip_grad=0.0)
         trainer = TrainerRank(settings, AlgorithmSettings(), rank, 2, agree(out / f"{family}.master", rank))
         trainer.train(make_batch())
         gradients = gradients_of(trainer)

@@ -31,4 +31,22 @@ def plain_gradients(model: PreTrainedModel, batch: TrainBatch) -> dict[str, Tens
         ratio = (log_probs - log_probs.detach()).exp()
         total = total - (ratio * sample.reward * mask).sum() / mask.sum()
     (total / len(batch.samples)).backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    gradients: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        gradients.update(_as_stored(name, parameter.grad))
+    return gradients
+
+
+def _as_stored(name: str, gradient: Tensor) -> dict[str, Tensor]:
+    """Return a gradient by the names of a checkpoint. It has a tensor per expert, transformers one for all experts."""
+    layer, _, kind = name.partition(".experts.")
+    if kind == "down_proj":
+        return {f"{layer}.experts.{expert}.down_proj.weight": part for expert, part in enumerate(gradient)}
+    if kind == "gate_up_proj":
+        return {
+            f"{layer}.experts.{expert}.{half}_proj.weight": part
+            for expert, both in enumerate(gradient)
+            for half, part in zip(("gate", "up"), both.chunk(2, 0), strict=True)
+        }
+    return {name: gradient}

@@ -1,4 +1,4 @@
-"""Each family: each gradient equals that of transformers, and two tensor parallel ranks have the gradients of one."""
+"""Each family: each gradient equals that of transformers, and two ranks have the gradients of one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from actors.megatron.families.experts import layers_with_experts
 from actors.megatron.families.registry import FAMILIES as CLASSES
 from actors.megatron.families.registry import architecture_of, family_of, read_architecture
-from schemas.errors import CheckpointMismatch
+from actors.megatron.layout import Layout
+from actors.megatron.model import transformer_config
+from schemas.errors import CheckpointMismatch, ImpossibleCombination, InvalidValue
+from slime_events.core.config.trainer import TrainerSettings
 from tests.megatron.gradients import gradients_of, plain_gradients
 from tests.megatron.tiny import FAMILIES, make_batch, make_model
 from tests.megatron.two_processes import run_two
@@ -31,7 +35,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two_ranks(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the gradients and weights that two tensor parallel ranks have after a step."""
+    """The folder with the gradients and weights of two ranks, tensor parallel or data parallel, after a step."""
     out = tmp_path_factory.mktemp("ranks")
     run_two("tests.megatron.family_ranks", models, out)
     return out
@@ -63,9 +67,7 @@ def test_each_gradient_equals_that_of_transformers(family: str, models: Path, tm
 
 @pytest.mark.real
 @pytest.mark.parametrize("family", FAMILIES)
-def test_two_tensor_parallel_ranks_have_the_gradients_of_one(
-    family: str, models: Path, two_ranks: Path, trainer: Trainer
-) -> None:
+def test_two_ranks_have_the_gradients_of_one(family: str, models: Path, two_ranks: Path, trainer: Trainer) -> None:
     with trainer(models / family, clip_grad=0.0) as rank:
         rank.train(make_batch())
         alone = gradients_of(rank)
@@ -78,6 +80,76 @@ def test_two_tensor_parallel_ranks_have_the_gradients_of_one(
         )
     after = load_file(two_ranks / f"{family}.weights")
     assert after.keys() == weights.keys()
+
+
+MOE = {"architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48,
+       "num_attention_heads": 4, "vocab_size": 64, "num_experts": 4, "num_experts_per_tok": 2,
+       "moe_intermediate_size": 24, "norm_topk_prob": True}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"mlp_only_layers": [0]}, "mlp_only_layers"), ({"decoder_sparse_step": 2}, "decoder_sparse_step")],
+)
+def test_layers_without_experts_are_refused(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(CheckpointMismatch, match=reason):
+        architecture_of(MOE | change)
+
+
+def test_slimes_flags_of_experts_agree_with_the_config() -> None:
+    flags = {
+        "num_moe_experts": 4,
+        "moe_router_topk": 2,
+        "moe_ffn_hidden_size": 24,
+        "moe_layer_freq": "([1]*2)",
+        "moe_router_score_function": "softmax",
+    }
+    architecture_of(MOE).check_flags(flags)
+    with pytest.raises(CheckpointMismatch, match="--num-moe-experts 8"):
+        architecture_of(MOE).check_flags(flags | {"num_moe_experts": 8})
+    with pytest.raises(CheckpointMismatch, match="--moe-layer-freq"):
+        architecture_of(MOE).check_flags(flags | {"moe_layer_freq": "[0]*1+[1]*1"})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "layers"),
+    [
+        (1, [1, 1, 1]),
+        ("2", [1, 0, 1]),
+        ("[0]*1+[1]*2", [0, 1, 1]),
+        ("([1]*3)", [1, 1, 1]),
+        ("[0,1]+[1]", [0, 1, 1]),
+        ([1, 1, 1], [1, 1, 1]),
+        ("__import__('os')", None),
+        ("0", None),
+        ("", None),
+    ],
+)
+def test_a_layer_pattern_is_read_and_never_run(pattern: object, layers: list[int] | None) -> None:
+    assert layers_with_experts(pattern, 3) == layers
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ({"tensor_model_parallel_size": 2}, "tensor-model"),
+        ({"megatron": {"expert_model_parallel_size": 2}}, "expert-model"),
+    ],
+)
+def test_a_layout_that_cannot_run_experts_is_refused(setting: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ImpossibleCombination, match=reason):
+        Layout.of(TrainerSettings(**setting)).check(architecture_of(MOE))
+
+
+def test_an_auxiliary_loss_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="moe-aux-loss-coeff"):
+        transformer_config(architecture_of(MOE), TrainerSettings(), {"moe_aux_loss_coeff": 0.01})
+    assert transformer_config(architecture_of(MOE), TrainerSettings(), {"moe_aux_loss_coeff": 0.0}).num_moe_experts == 4
+
+
+def test_settings_of_speed_that_have_no_effect_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    transformer_config(architecture_of(MOE), TrainerSettings(), {"moe_grouped_gemm": True})
+    assert "moe_grouped_gemm" in caplog.text
 
 
 MISTRAL = {"architectures": ["MistralForCausalLM"], "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48,

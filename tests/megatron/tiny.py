@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 VOCAB = 64
-FAMILIES = ("qwen3", "qwen2", "llama", "mistral", "glm4")
+FAMILIES = ("qwen3", "qwen2", "llama", "mistral", "glm4", "qwen3_moe")
 """Names of the families for `make_model`."""
+WITH_EXPERTS = ("qwen3_moe",)
+"""Those that run with one tensor parallel rank alone."""
 
 
 def make_model(
@@ -34,6 +36,8 @@ def make_model(
         Qwen2ForCausalLM,
         Qwen3Config,
         Qwen3ForCausalLM,
+        Qwen3MoeConfig,
+        Qwen3MoeForCausalLM,
     )
 
     common = {
@@ -55,6 +59,10 @@ def make_model(
         )
     elif family == "qwen2":
         model = Qwen2ForCausalLM(Qwen2Config(**common))
+    elif family == "qwen3_moe":
+        experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+        rope = {"rope_type": "default", "rope_theta": 1e6}
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(head_dim=16, rope_parameters=rope, **experts | common))
     elif family == "mistral":
         model = MistralForCausalLM(MistralConfig(head_dim=16, sliding_window=None, **common))
     elif family == "glm4":

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
+from actors.megatron.families.experts import Experts, layers_with_experts
 from schemas.doc import doc
 from schemas.errors import CheckpointMismatch
 
@@ -38,11 +39,18 @@ class Architecture:
     qk_layernorm: Annotated[bool, doc("RMSNorm on each query and key head.")]
     add_qkv_bias: bool
     tied: Annotated[bool, doc("The output layer shares the embedding's weights.")]
+    experts: Annotated[Experts | None, doc("Replaces the MLP of each layer; None if the model is dense.")] = None
     rotary_percent: Annotated[float, doc("Part of each head that rotates; its first values.")] = 1.0
     post_norms: Annotated[bool, doc("RMSNorm of the outputs of attention and of the MLP.")] = False
     rotary_interleaved: Annotated[bool, doc("Neighbouring values rotate together; else those half a head apart.")] = (
         False
     )
+
+    @property
+    def active_ffn_size(self) -> int:
+        """Inner size of the MLPs that process a token, together."""
+        experts = self.experts
+        return self.ffn_hidden_size if experts is None else experts.per_token * experts.ffn_hidden_size
 
     def check_flags(self, flags: Mapping[str, object]) -> None:
         """Compare Megatron's architecture flags (slime's MODEL_ARGS), by name, with the checkpoint.
@@ -53,7 +61,7 @@ class Architecture:
         wrong = [
             f"--{name.replace('_', '-')} {flags[name]} (the checkpoint says {expected[name]})"
             for name in sorted(flags.keys() & expected.keys())
-            if not _same(flags[name], expected[name])
+            if not _same(_read(name, flags[name], self.num_layers), expected[name])
         ]
         if wrong:
             raise CheckpointMismatch(
@@ -78,14 +86,19 @@ class Architecture:
             "untie_embeddings_and_output_weights": not self.tied,
             "swiglu": True,
             "gated_linear_unit": True,
-            "num_moe_experts": None,
             "multi_latent_attention": False,
             "normalization": "RMSNorm",
             "add_bias_linear": False,
             "disable_bias_linear": True,
             "use_rotary_position_embeddings": True,
             "position_embedding_type": "rope",
+            **({"num_moe_experts": None} if self.experts is None else self.experts.as_flags(self.num_layers)),
         }
+
+
+def _read(name: str, value: object, num_layers: int) -> object:
+    """Return a flag's value in the form that `as_flags` has it in."""
+    return layers_with_experts(value, num_layers) if name == "moe_layer_freq" else value
 
 
 def _same(value: object, expected: object) -> bool:

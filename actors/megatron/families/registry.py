@@ -14,10 +14,12 @@ from actors.megatron.families.llama import Llama
 from actors.megatron.families.mistral import Mistral
 from actors.megatron.families.qwen2 import Qwen2
 from actors.megatron.families.qwen3 import Qwen3
+from actors.megatron.families.qwen3_moe import Qwen3Moe
 from schemas.errors import CheckpointMismatch
 
 FAMILIES: dict[str, Family] = {
     "Qwen3ForCausalLM": Qwen3(),
+    "Qwen3MoeForCausalLM": Qwen3Moe(),
     "Qwen2ForCausalLM": Qwen2(),
     "LlamaForCausalLM": Llama(),
     "MistralForCausalLM": Mistral(),

@@ -1,0 +1,63 @@
+"""Mixtures of experts on Megatron-core: the layer spec, the config, and a replacement for a missing kernel."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from megatron.core.models.gpt import gpt_layer_specs
+from megatron.core.transformer.moe import moe_utils
+from megatron.core.transformer.spec_utils import ModuleSpec
+
+from actors.megatron.cpu import has_transformer_engine
+from actors.megatron.families.architecture import Architecture
+from schemas.errors import InvalidValue
+
+logger = logging.getLogger(__name__)
+
+IGNORED = ("moe_grouped_gemm", "moe_permute_fusion", "moe_token_dispatcher_type", "moe_enable_deepep")
+"""Megatron's settings of speed alone, which have no effect if their value is not the trainer's."""
+
+
+def expert_spec(architecture: Architecture, dense: ModuleSpec, *, transformer_engine: bool) -> ModuleSpec:
+    """Return a layer with the attention of `dense` and a mixture of experts, which run one after the other."""
+    assert architecture.experts is not None
+    count, norms = architecture.experts.count, architecture.qk_layernorm
+    if transformer_engine:
+        spec = gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(num_experts=count, qk_layernorm=norms)
+    else:
+        # The router asks for Transformer Engine's kernel by a name that exists only with it, and accepts None.
+        moe_utils.te_general_gemm = None
+        spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=count, qk_layernorm=norms, normalization="RMSNorm")
+    spec.submodules.self_attention = dense.submodules.self_attention
+    return spec
+
+
+def expert_config(architecture: Architecture, flags: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of Megatron's config for the experts; nothing for a dense model.
+
+    flags: the user's, by Megatron's names. Raises InvalidValue for a loss that the trainer does not add.
+    """
+    if architecture.experts is None:
+        return {}
+    coefficients = flags.get("moe_aux_loss_coeff") or 0
+    if any(coefficients) if isinstance(coefficients, list) else coefficients:
+        raise InvalidValue(
+            f"--moe-aux-loss-coeff {coefficients}: the trainer adds no auxiliary loss, because Megatron's depends on "
+            "the number of ranks. Set 0"
+        )
+    fields: dict[str, object] = {
+        **architecture.experts.as_flags(architecture.num_layers),
+        "moe_router_load_balancing_type": "none",
+        "moe_aux_loss_coeff": 0.0,
+        "moe_router_dtype": flags.get("moe_router_dtype") or "fp32",
+        "moe_grouped_gemm": False,
+        # It needs no CUDA stream. Each rank has all experts of a layer, so that no dispatcher sends anything.
+        "moe_token_dispatcher_type": "allgather",
+    }
+    if not has_transformer_engine():
+        fields["moe_permute_fusion"] = False
+    ignored = [name for name in IGNORED if flags.get(name) and flags[name] != fields.get(name)]
+    if ignored:
+        logger.warning("experts run one after the other, all on each rank: %s have no effect", ", ".join(ignored))
+    return fields
