@@ -19,7 +19,7 @@ from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.conductor.outside_rollouts import Limits, OutsideRollouts
 from slime_events.loop.prompts.inbox_message import WrongField
-from slime_events.plugins.rewards.dispatch import OUTSIDE, grader_name
+from slime_events.plugins.rewards.choice import OUTSIDE, Place, choose
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.tokenizer import load_tokenizer
 from storage.log import EventLog
@@ -110,7 +110,7 @@ class RewardDoor:
             return item.sample, []
         if sample.phase in (SamplePhase.GRADED, SamplePhase.UNGRADED, SamplePhase.FAILED):
             return WrongField("sample", f"{item.sample} waits for no reward: it is {sample.phase}")
-        if grader_name(self._settings, Sample(metadata=group.metadata)) != OUTSIDE:
+        if choose(self._settings, Sample(metadata=group.metadata)).place is not Place.OUTSIDE:
             return WrongField("sample", f"{item.sample} is graded by the run (--rm-type {OUTSIDE} leaves it to you)")
         if sample.phase is not SamplePhase.COMPLETED:
             return WrongField("", f"{item.sample} is not finished yet: try again")

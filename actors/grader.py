@@ -17,8 +17,8 @@ from schemas.subjects import about
 from slime_events.core.run.participant import Participant, run_events_before, subjects_of
 from slime_events.core.trajectory import Fetch, Trajectory, read_trajectory
 from slime_events.loop.training.pending_rewards import PendingRewards
-from slime_events.plugins.rewards.dispatch import OUTSIDE
-from slime_events.plugins.rewards.graders import Graders
+from slime_events.plugins.rewards.choice import OUTSIDE
+from slime_events.plugins.rewards.dispatcher import Dispatcher
 from slime_events.plugins.rewards.outcome import outcome_event, refused, without_detail
 from storage.cancellation import end_all
 from storage.follow import Follower
@@ -33,7 +33,7 @@ Gradings = dict[asyncio.Task[None], set[str]]
 
 
 class Grader:
-    """Grades samples in the pool and appends the outcomes.
+    """Grades samples and appends the outcomes.
 
     start: position before which all samples are graded. fetch: reads arrays for a user's graders, which see tokens,
     log-probs and loss mask; None if no grader sees them. offload: stores long arrays that graders return.
@@ -42,7 +42,7 @@ class Grader:
     def __init__(
         self,
         worker: Participant,
-        pool: Graders,
+        dispatcher: Dispatcher,
         commit: GroupCommit,
         *,
         whole_groups: bool,
@@ -50,13 +50,13 @@ class Grader:
         fetch: Fetch | None = None,
         offload: Offload | None = None,
     ) -> None:
-        self._worker, self._pool, self._commit, self._start_at = worker, pool, commit, start
+        self._worker, self._dispatcher, self._commit, self._start_at = worker, dispatcher, commit, start
         self._fetch, self._offload = fetch, offload
         self._whole_groups = whole_groups
         self._pending = PendingRewards(whole_groups=whole_groups)
 
     async def run(self) -> None:
-        """Grade until the run is over. Raises errors of the pool; an error in a grader is an outcome."""
+        """Grade until the run is over. Raises errors of the dispatcher; an error in a grader is an outcome."""
         over, tasks = False, Gradings()
         for recorded in await run_events_before(self._start_at, self._worker):
             over = self._worker.is_over(over, recorded.envelope.event)
@@ -91,7 +91,8 @@ class Grader:
 
     async def _grade(self, group: str, completed: dict[str, Recorded]) -> None:
         samples = self._pending.samples(group, completed, self._fetch, await self._chunked(completed))
-        grade = self._pool.grade_group if self._whole_groups or len(completed) > 1 else self._pool.grade
+        to = self._dispatcher
+        grade = to.grade_group if self._whole_groups or len(completed) > 1 else to.grade
         outcomes = await grade(samples, evaluation=self._pending.is_evaluation(group))
         appends = []
         for (sample, recorded), outcome in zip(completed.items(), outcomes, strict=True):

@@ -13,7 +13,7 @@ from schemas.rollouts import Origin, RolloutCompleted, RolloutOffered, WeightSpa
 from schemas.subjects import of_type
 from slime_events.core.trajectory import Fetch, content_digest
 from slime_events.loop.conductor.draw import ReusedRollout
-from slime_events.plugins.rewards.dispatch import OUTSIDE
+from slime_events.plugins.rewards.choice import OUTSIDE
 from storage.log import Readable, Recorded
 
 

@@ -36,7 +36,7 @@ from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.archived_prompts import archived_prompts
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.rewards.graders import Graders
+from slime_events.plugins.rewards.dispatcher import Dispatcher
 from slime_events.plugins.step_functions import StepFunctions
 from storage.archive.reader import ArchiveReader
 from storage.archive.writer import ArchiveWriter, blobs_to_archive
@@ -115,14 +115,15 @@ class GraderActor:
             blobs = BlobStore(address.blob_url)
             reading = partial(fetch, blobs=blobs) if sees_tokens else None
             output = Path(address.folder) / "logs" / "graders.log"
-            async with Graders(settings.reward, args=shown, log=output) as pool, GroupCommit(worker.log) as commit:
+            dispatcher = Dispatcher(settings.reward, args=shown, log=output)
+            async with dispatcher, GroupCommit(worker.log) as commit:
                 snapshot = await _snapshots(address).newest(worker.log)
                 start = low_water(snapshot.state) if snapshot else 1
                 await worker.join({"ready": time.perf_counter() - begun})
                 whole_groups = settings.reward.group_rm
                 offload = partial(offload_async, blobs=blobs)
                 await Grader(
-                    worker, pool, commit, whole_groups=whole_groups, start=start, fetch=reading, offload=offload
+                    worker, dispatcher, commit, whole_groups=whole_groups, start=start, fetch=reading, offload=offload
                 ).run()
 
 

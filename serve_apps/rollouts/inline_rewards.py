@@ -4,8 +4,10 @@ from schemas.event import Event, Purpose
 from schemas.rollouts import RolloutCompleted, RolloutRequested
 from serve_apps.rollouts.rollout import Prompts
 from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.rewards.choice import choose
+from slime_events.plugins.rewards.dispatcher import Dispatcher
 from slime_events.plugins.rewards.outcome import outcome_event
-from slime_events.plugins.rewards.worker import InlineGrader
+from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import completed_sample
 from storage.log import EventLog
 
@@ -18,15 +20,13 @@ class InlineRewards:
     """
 
     def __init__(self, settings: RewardSettings, log: EventLog) -> None:
-        self._grader, self._prompts = InlineGrader(settings), Prompts(log)
-        self._has_custom_grader = settings.custom_rm_path is not None
+        self._dispatcher, self._prompts = Dispatcher(settings), Prompts(log)
+        self._needs_pool = choose(settings, Sample()).is_own
 
     async def of(self, request: RolloutRequested, completed: RolloutCompleted) -> list[Event]:
         """Return the reward of a completed rollout; empty if the grader computes it."""
-        if self._has_custom_grader or request.purpose is Purpose.CALL:
+        if self._needs_pool or request.purpose is Purpose.CALL:
             return []
         sample = completed_sample(completed, await self._prompts.of(request.group))
-        if not self._grader.accepts([sample]):
-            return []
-        (outcome,) = self._grader.grade([sample], evaluation=request.purpose is Purpose.EVAL)
-        return [outcome_event(completed.sample, completed.group, outcome)]
+        outcome = self._dispatcher.inline(sample, evaluation=request.purpose is Purpose.EVAL)
+        return [] if outcome is None else [outcome_event(completed.sample, completed.group, outcome)]

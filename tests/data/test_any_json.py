@@ -20,7 +20,7 @@ from slime_events.core.config.data import DataSettings
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.source import PromptSource
-from slime_events.plugins.rewards.dispatch import built_in
+from slime_events.plugins.rewards.registry import built_in
 from slime_events.plugins.sample import Sample
 from storage.memory_log import MemoryLog
 from tests.generate.scene import a_run, check_log, events

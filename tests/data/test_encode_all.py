@@ -123,6 +123,6 @@ def test_a_message_s_prompts_are_read_as_each_alone(given_prompts: list[InboxPro
 
 def check(metadata: Any) -> None:
     from slime_events.core.config.reward import RewardSettings
-    from slime_events.plugins.rewards.dispatch import check_metadata
+    from slime_events.plugins.rewards.registry import check_metadata
 
     check_metadata(RewardSettings(rm_type="exact"), metadata)

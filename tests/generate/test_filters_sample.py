@@ -16,7 +16,7 @@ from slime_events.core.state.run import RunState, state_digest
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import FilterDecision
 from slime_events.plugins.post_process import PostProcess
-from slime_events.plugins.rewards.graders import Graders
+from slime_events.plugins.rewards.dispatcher import Dispatcher
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import group_samples
 from slime_events.plugins.texts import Texts
@@ -58,7 +58,7 @@ async def made(folder: Path, monkeypatch: pytest.MonkeyPatch, shown: dict[str, S
 
     file = folder / "own.py"
     file.write_text(OWN)
-    async with Graders(RewardSettings(custom_rm_path=f"{file}:reward_func"), args={}) as pool:
+    async with Dispatcher(RewardSettings(custom_rm_path=f"{file}:reward_func"), args={}) as pool:
         monkeypatch.setattr(crash, "InstantPool", lambda: pool)
         run = a_run(folder / "run", setup(f"{file}:generate"), PLAN, judge=judge, texts=texts)
         await run.run()

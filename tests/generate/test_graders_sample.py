@@ -13,7 +13,7 @@ from slime_events.analysis.rescore.change import make_change
 from slime_events.analysis.rescore.rescore import rescore
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.trajectory import read_trajectory
-from slime_events.plugins.rewards.graders import Graders
+from slime_events.plugins.rewards.dispatcher import Dispatcher
 from slime_events.plugins.sample import Sample
 from tests import made
 from tests.generate.scene import a_run, check_log, events, run_until, setup
@@ -49,7 +49,7 @@ async def test_live_and_in_a_rescore(tmp_path: Path, monkeypatch: pytest.MonkeyP
     file = tmp_path / "own.py"
     file.write_text(OWN)
     reward = RewardSettings(custom_rm_path=f"{file}:reward_func")
-    async with Graders(reward, args={"max_turns": 3}) as pool:
+    async with Dispatcher(reward, args={"max_turns": 3}) as pool:
         monkeypatch.setattr(crash, "InstantPool", lambda: pool)
         run = a_run(tmp_path / "run", setup(f"{file}:generate"), PLAN)
         await run.run()

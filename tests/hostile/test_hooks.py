@@ -28,6 +28,7 @@ from slime_events.loop.prompts.buffer_filter import BufferFilter
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import FilterDecision, run_filter
 from slime_events.plugins.rewards import messages
+from slime_events.plugins.rewards.choice import choose
 from slime_events.plugins.rewards.outcome import Graded, RewardFailure, outcome_event, value_of
 from slime_events.plugins.rewards.teacher import graded
 from slime_events.plugins.rewards.worker import Worker
@@ -57,7 +58,7 @@ def _reward(function: str, *, group: bool = False, samples: int = 1) -> None:
     settings = RewardSettings(custom_rm_path=f"{HOOKS}:{function}", reward_key="score", rm_timeout=60.0, group_rm=group)
     worker = Worker(messages.Setup(settings, {}, str(Path.cwd())), lambda number: None)
     done: list[messages.Done] = []
-    job = messages.Job([Sample(metadata={}) for _ in range(samples)], group)
+    job = messages.Job([Sample(metadata={}) for _ in range(samples)], choose(settings, Sample()), group)
     worker.grade([job], done.append)
     ((answer,), outcomes) = done, done[0].outcomes
     assert len(outcomes) == samples

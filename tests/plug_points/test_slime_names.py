@@ -26,6 +26,7 @@ from serve_apps.rollouts.generate.session import Session, session_of_process
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.rewards import messages
+from slime_events.plugins.rewards.choice import Choice
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.slime.aliases import install_slime_aliases
 from slime_events.plugins.slime.modules import NOT_HERE, SLIME_MODULES
@@ -83,7 +84,7 @@ def test_a_sample_there_and_back_with_what_was_set_on_it() -> None:
 def test_a_sample_with_all_its_fields_reaches_a_grader() -> None:
     sample = SlimeSample(index=1, multimodal_inputs={"images": None}, trace={"events": []})
     sample.tool_calls = 2
-    job = messages.Job([sample])
+    job = messages.Job([sample], Choice())
     (sent,) = messages.decode_jobs(messages.encode([msgspec.Raw(messages.encode_job(job))]))
     assert sent == job
     assert vars(sent.samples[0]) == vars(sample)

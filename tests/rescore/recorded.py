@@ -13,8 +13,8 @@ from slime_events.core.run.run_reader import OpenedRun
 from slime_events.loop.conductor.cycle import Policy
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import make_group_filter
-from slime_events.plugins.rewards.dispatch import built_in
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
+from slime_events.plugins.rewards.registry import built_in
 from slime_events.plugins.sample import Sample
 from tests import made
 from tests.scripted_engine import Script

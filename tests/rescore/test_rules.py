@@ -21,7 +21,7 @@ from slime_events.analysis.rescore.bulk_grading import RuleProcess, Task, grade_
 from slime_events.analysis.rescore.grade import Regrader
 from slime_events.core.config.reward import RewardSettings
 from slime_events.model.records import Entry, Group, Sample
-from slime_events.plugins.rewards import dispatch
+from slime_events.plugins.rewards import registry
 from slime_events.plugins.rewards.outcome import RewardFailure
 from tests.made import completed, submitted
 
@@ -57,13 +57,13 @@ def test_a_rule_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
         return 1.0
 
-    monkeypatch.setattr(dispatch, "GRADERS", MappingProxyType({"endless": endless}))
+    monkeypatch.setattr(registry, "GRADERS", MappingProxyType({"endless": endless}))
     before = signal.signal(signal.SIGALRM, bulk_grading._raise_time_limit)
     try:
         late, good = grade_tasks([task("5", "endless"), task("4", "endless")], 0.05)
     finally:
         signal.signal(signal.SIGALRM, before)
-        dispatch.built_in.cache_clear()
+        registry.built_in.cache_clear()
     assert isinstance(late, RewardFailure)
     assert late.kind is RewardFailureKind.TIMEOUT
     assert good == 1.0
@@ -75,11 +75,11 @@ def test_a_rule_that_runs_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None
             return 1.0
         raise MemoryError
 
-    monkeypatch.setattr(dispatch, "GRADERS", MappingProxyType({"hungry": hungry}))
+    monkeypatch.setattr(registry, "GRADERS", MappingProxyType({"hungry": hungry}))
     try:
         hungry_one, good = grade_tasks([task("5", "hungry"), task("4", "hungry")], 5.0)
     finally:
-        dispatch.built_in.cache_clear()
+        registry.built_in.cache_clear()
     assert isinstance(hungry_one, RewardFailure)
     assert hungry_one.kind is RewardFailureKind.OUT_OF_MEMORY
     assert good == 1.0

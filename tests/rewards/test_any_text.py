@@ -25,10 +25,10 @@ from hypothesis import strategies as st
 from slime_events.plugins import rewards, sample
 from slime_events.plugins.rewards import dapo, gpqa, mathd, reasoning_gym
 from slime_events.plugins.rewards.boxed import last_boxed
-from slime_events.plugins.rewards.dispatch import BOXED, GRADERS, built_in
 from slime_events.plugins.rewards.ifbench.grader import CHECKS
 from slime_events.plugins.rewards.ifbench.layout import _LETTERS
 from slime_events.plugins.rewards.ifbench.text import _CLITIC
+from slime_events.plugins.rewards.registry import BOXED, GRADERS, built_in
 from slime_events.plugins.rewards.slime import grader_helpers
 from slime_events.plugins.sample import Sample
 

@@ -8,7 +8,7 @@ from schemas.errors import UnknownGrader
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards import dapo, deepscaler, exact, f1, gpqa, math, mathd, reasoning_gym
 from slime_events.plugins.rewards.boxed import last_boxed
-from slime_events.plugins.rewards.dispatch import GRADERS, built_in, resolve
+from slime_events.plugins.rewards.registry import GRADERS, built_in, resolve
 from slime_events.plugins.rewards.unboxed import RULES
 from slime_events.plugins.sample import Sample
 

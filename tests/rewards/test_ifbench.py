@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import UngradableSample
-from slime_events.plugins.rewards.dispatch import built_in
 from slime_events.plugins.rewards.ifbench import text as of
 from slime_events.plugins.rewards.ifbench.grader import CHECKS, compute_ifbench_reward, read_instructions, reward
+from slime_events.plugins.rewards.registry import built_in
 from slime_events.plugins.sample import Sample
 
 KEYWORDS = {f"keyword{place}": word for place, word in enumerate(("one", "two", "three", "four", "five"), 1)}

@@ -15,10 +15,10 @@ from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.prompts.inbox_message import WrongField
-from slime_events.plugins.rewards.dispatch import BOXED, GRADERS, GRADES_WITHOUT_LABEL, built_in, is_empty
+from slime_events.plugins.rewards.dispatcher import Dispatcher
 from slime_events.plugins.rewards.math import grade_answer
 from slime_events.plugins.rewards.outcome import Graded, RewardFailure
-from slime_events.plugins.rewards.worker import InlineGrader
+from slime_events.plugins.rewards.registry import BOXED, GRADERS, GRADES_WITHOUT_LABEL, built_in, is_empty
 from slime_events.plugins.sample import Sample
 from tests.simulation.parts import Letters
 
@@ -62,7 +62,8 @@ def test_graders_that_do_without() -> None:
 def test_the_reason_is_an_outcome_and_the_neighbour_is_graded() -> None:
     """As the engine grades `exact` in the append that ends a rollout."""
     samples = [Sample(response="", label=""), Sample(response="4", label="4"), Sample(response="4", label=None)]
-    empty, right, missing = InlineGrader(RewardSettings(rm_type="exact")).grade(samples, evaluation=False)
+    dispatcher = Dispatcher(RewardSettings(rm_type="exact"))
+    empty, right, missing = (dispatcher.inline(sample, evaluation=False) for sample in samples)
     assert isinstance(right, Graded)
     assert right.value == 1.0
     for outcome, said in ((empty, "an empty label, ''"), (missing, "no label")):

@@ -6,7 +6,7 @@ import pytest
 
 from schemas.errors import InvalidValue, MissingPart, UngradableSample
 from slime_events.app.launch.preflight import _check_plug_points
-from slime_events.plugins.rewards.dispatch import built_in, check_installed, import_heavy
+from slime_events.plugins.rewards.registry import built_in, check_installed, import_heavy
 from slime_events.plugins.sample import Sample
 from tests import made
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slime_events.plugins.rewards.dispatch import built_in
 from slime_events.plugins.rewards.no_eval import read
+from slime_events.plugins.rewards.registry import built_in
 from slime_events.plugins.sample import Sample
 
 reasoning_gym = pytest.importorskip("reasoning_gym")

@@ -15,11 +15,12 @@ from schemas.rewards import RewardFailureKind as Kind
 from slime_events.core.child.limits import OPEN_FILES
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.loader import digest_of, load_function
-from slime_events.plugins.rewards.graders import Graders
+from slime_events.plugins.rewards.dispatcher import Dispatcher
 from slime_events.plugins.rewards.outcome import Graded, Outcome, RewardFailure
-from slime_events.plugins.rewards.pool import GraderPool
+from slime_events.plugins.rewards.pool import WorkerPool
 from slime_events.plugins.sample import Sample
 from tests.clock import Clock
+from tests.rewards.jobs import grade, grade_group
 
 LIMIT_S = 60.0
 """Of a grading. It has passed when a test puts the clock forward."""
@@ -91,12 +92,12 @@ def kinds(outcomes: list[Outcome]) -> list[Kind | float]:
     return [each.value if isinstance(each, Graded) else each.kind for each in outcomes]
 
 
-def own(folder: Path, function: str = "own.py", **settings: object) -> GraderPool:
+def own(folder: Path, function: str = "own.py", **settings: object) -> WorkerPool:
     given = {"custom_rm_path": function, "reward_key": "right", "rm_timeout": LIMIT_S, **settings}
-    return GraderPool(RewardSettings(**given), user_dir=folder, log=folder / "grader.log")  # type: ignore[arg-type]
+    return WorkerPool(RewardSettings(**given), user_dir=folder, log=folder / "grader.log")  # type: ignore[arg-type]
 
 
-async def pass_limit(clock: Clock, pool: GraderPool, unit: int) -> None:
+async def pass_limit(clock: Clock, pool: WorkerPool, unit: int) -> None:
     """While the pool's process works on a unit, and what it did before has been heard of."""
     while pool._processes[0].current() != unit:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
@@ -105,20 +106,20 @@ async def pass_limit(clock: Clock, pool: GraderPool, unit: int) -> None:
 
 
 async def test_built_in() -> None:
-    async with GraderPool(RewardSettings(rm_type="exact")) as pool:
+    async with WorkerPool(RewardSettings(rm_type="exact")) as pool:
         assert [os.getsid(pid) for pid in pool.pids] == pool.pids, "each leads a session of its own"
-        first = await pool.grade(samples(*["ok", "no"] * 64))
+        first = await grade(pool, samples(*["ok", "no"] * 64))
         assert kinds(first) == [1.0, 0.0] * 64
         assert isinstance(first[0], Graded)
-        assert first[0].grader == pool.ready.grader == "exact"
-        assert first[0].grader_digest == pool.ready.digest
-        assert await pool.grade([]) == []
+        assert first[0].grader == pool.loaded(pool.own).grader == "exact"
+        assert first[0].grader_digest == pool.loaded(pool.own).digest
+        assert await grade(pool, []) == []
 
 
 @pytest.mark.parametrize("how", ["sleep", "blocked", "c"])
 async def test_a_stuck_sample_fails_alone_within_its_limit(folder: Path, clock: Clock, how: str) -> None:
     async with own(folder) as pool:
-        grading = asyncio.create_task(pool.grade(samples("ok", "no", how, "ok", "no")))
+        grading = asyncio.create_task(grade(pool, samples("ok", "no", how, "ok", "no")))
         await pass_limit(clock, pool, 2)
         assert kinds(await grading) == [1.0, 0.0, Kind.TIMEOUT, 1.0, 0.0]
     if how == "sleep":
@@ -127,7 +128,7 @@ async def test_a_stuck_sample_fails_alone_within_its_limit(folder: Path, clock: 
 
 async def test_what_a_stuck_grader_has_started_ends_with_it(folder: Path, clock: Clock) -> None:
     async with own(folder, "own.py:starts") as pool:
-        grading = asyncio.create_task(pool.grade(samples("ok")))
+        grading = asyncio.create_task(grade(pool, samples("ok")))
         async with asyncio.timeout(60):
             while not (folder / "child").exists():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -152,30 +153,30 @@ async def ended(pid: int, within_s: float) -> bool:
 
 
 async def test_a_sympy_bomb_is_not_computed() -> None:
-    async with GraderPool(RewardSettings(rm_type="math", rm_timeout=LIMIT_S)) as pool:
+    async with WorkerPool(RewardSettings(rm_type="math", rm_timeout=LIMIT_S)) as pool:
         right, bomb = Sample(response=r"\boxed{4}", label="4"), Sample(response=r"\boxed{9**9**9}", label="y")
-        assert kinds(await pool.grade([right, bomb, right])) == [1.0, 0.0, 1.0]
+        assert kinds(await grade(pool, [right, bomb, right])) == [1.0, 0.0, 1.0]
 
 
 async def test_a_sample_that_runs_out_of_memory_fails_alone(folder: Path) -> None:
     async with own(folder, rm_memory_gb=1.2) as pool:
-        outcomes = await pool.grade(samples("ok", "memory", "ok", "no"))
+        outcomes = await grade(pool, samples("ok", "memory", "ok", "no"))
         assert kinds(outcomes) == [1.0, Kind.OUT_OF_MEMORY, 1.0, 0.0]
         assert isinstance(outcomes[1], RewardFailure)
         assert "1.2 GB" in outcomes[1].message
-        assert outcomes[1].grader == pool.ready.grader
+        assert outcomes[1].grader == pool.loaded(pool.own).grader
 
 
 async def test_what_earlier_samples_left_in_memory_fails_no_later_one(folder: Path) -> None:
     async with own(folder, rm_memory_gb=1.2) as pool:
-        assert kinds(await pool.grade(samples(*["leak"] * 7))) == [0.0] * 7
+        assert kinds(await grade(pool, samples(*["leak"] * 7))) == [0.0] * 7
 
 
 async def test_a_process_has_limits_and_no_secrets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_PROFILE", "JUDGE_API_KEY", "HF_TOKEN", "HF_HOME"):
         monkeypatch.setenv(name, "planted")
     async with own(folder, rm_memory_gb=8.0, rm_env=["HF_TOKEN"]) as pool:
-        (outcome,) = await pool.grade(samples("names"))
+        (outcome,) = await grade(pool, samples("names"))
         assert isinstance(outcome, Graded)
         names = set(outcome.detail["names"])
         assert names & {"AWS_PROFILE", "JUDGE_API_KEY", "HF_TOKEN", "HF_HOME"} == {"HF_TOKEN", "HF_HOME"}
@@ -187,7 +188,7 @@ async def test_a_process_has_limits_and_no_secrets(folder: Path, monkeypatch: py
 @pytest.mark.parametrize(("how", "said"), [("exit", "exited with code 3"), ("segfault", "SIGSEGV")])
 async def test_a_death_fails_its_sample_only(folder: Path, how: str, said: str) -> None:
     async with own(folder, rm_workers=2) as pool:
-        outcomes = await pool.grade(samples("ok", how, "ok", "no", "ok"))
+        outcomes = await grade(pool, samples("ok", how, "ok", "no", "ok"))
         assert kinds(outcomes) == [1.0, Kind.WORKER_DIED, 1.0, 0.0, 1.0]
         assert isinstance(outcomes[1], RewardFailure)
         assert said in outcomes[1].message
@@ -196,7 +197,7 @@ async def test_a_death_fails_its_sample_only(folder: Path, how: str, said: str) 
 async def test_a_process_killed_from_outside_costs_nothing(folder: Path) -> None:
     async with own(folder) as pool:
         os.kill(pool.pids[0], 9)
-        assert kinds(await pool.grade(samples("ok", "no"))) == [1.0, 0.0]
+        assert kinds(await grade(pool, samples("ok", "no"))) == [1.0, 0.0]
 
 
 async def test_a_process_killed_while_it_loads_is_started_again(folder: Path) -> None:
@@ -206,7 +207,7 @@ async def test_a_process_killed_while_it_loads_is_started_again(folder: Path) ->
     (folder / "struck.py").write_text(struck + OWN)
     (folder / "once").touch()
     async with own(folder, "struck.py", rm_workers=1) as pool:
-        assert kinds(await pool.grade(samples("ok"))) == [1.0]
+        assert kinds(await grade(pool, samples("ok"))) == [1.0]
     (folder / "fatal.py").write_text("import os; os.kill(os.getpid(), 9)")
     with pytest.raises(PlugPointError, match="was ended by SIGKILL while it loaded its grader"):
         await own(folder, "fatal.py").start()
@@ -223,12 +224,12 @@ async def test_a_machine_that_has_no_room_for_a_process_breaks_the_pool(
         os.kill(pool.pids[0], 9)
         for _ in range(2):
             with pytest.raises(SlimeEventsError, match=r"a grader process cannot be started.*Cannot allocate memory"):
-                await pool.grade(samples("ok"))
+                await grade(pool, samples("ok"))
 
 
 async def test_what_own_code_returns_raises_prints_and_changes(folder: Path) -> None:
     async with own(folder) as pool:
-        outcomes = await pool.grade(samples("raise", "nan", "none", "print", "raw"))
+        outcomes = await grade(pool, samples("raise", "nan", "none", "print", "raw"))
         assert kinds(outcomes) == [Kind.RAISED, Kind.NOT_A_NUMBER, Kind.NONE, 0.0, 0.0]
         assert isinstance(outcomes[0], RewardFailure)
         assert "KeyError: 'gone' (own.py:" in outcomes[0].message
@@ -243,7 +244,7 @@ async def test_async_graders_wait_side_by_side(folder: Path, monkeypatch: pytest
     """Fifty that wait for each other, beside one that its own limit ends."""
     monkeypatch.setattr("slime_events.plugins.rewards.pool.GRACE", LIMIT_S)
     async with own(folder, "own:meet", rm_timeout=0.3) as pool:
-        outcomes = await pool.grade(samples(*["ok"] * 50, "sleep"))
+        outcomes = await grade(pool, samples(*["ok"] * 50, "sleep"))
         assert kinds(outcomes) == [1.0] * 50 + [Kind.TIMEOUT]
 
 
@@ -252,7 +253,7 @@ async def test_an_async_grader_that_blocks_or_dies_fails_alone(
     folder: Path, clock: Clock, how: str, kind: Kind
 ) -> None:
     async with own(folder, "own:waits") as pool:
-        grading = asyncio.create_task(pool.grade(samples("ok", how, "ok")))
+        grading = asyncio.create_task(grade(pool, samples("ok", how, "ok")))
         if kind is Kind.TIMEOUT:
             while not (folder / "blocks").exists():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -264,15 +265,15 @@ async def test_an_async_grader_that_blocks_or_dies_fails_alone(
 
 async def test_groups(folder: Path, clock: Clock) -> None:
     async with own(folder, "own:group", group_rm=True) as pool:
-        assert kinds(await pool.grade_group(samples("a", "b", "c"))) == [0.0, 1.0, 2.0]
-        wrong = await pool.grade_group(samples("short", "b"))
+        assert kinds(await grade_group(pool, samples("a", "b", "c"))) == [0.0, 1.0, 2.0]
+        wrong = await grade_group(pool, samples("short", "b"))
         assert kinds(wrong) == [Kind.WRONG_TYPE] * 2
         assert isinstance(wrong[0], RewardFailure)
         assert "1 values for 2 samples" in wrong[0].message
-        grading = asyncio.create_task(pool.grade_group(samples("sleep", "b")))
+        grading = asyncio.create_task(grade_group(pool, samples("sleep", "b")))
         await pass_limit(clock, pool, 0)
         assert kinds(await grading) == [Kind.TIMEOUT] * 2
-    async with Graders(RewardSettings(rm_type="exact", group_rm=True)) as graders:
+    async with Dispatcher(RewardSettings(rm_type="exact", group_rm=True)) as graders:
         assert kinds(await graders.grade_group(samples("ok", "no"))) == [1.0, 0.0]
 
 
@@ -282,7 +283,7 @@ async def test_a_call_that_is_given_up_and_a_clean_end(folder: Path) -> None:
     pids = pool.pids
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.0):
-            await pool.grade(samples("ok", "sleep", "ok"))
+            await grade(pool, samples("ok", "sleep", "ok"))
     assert not [job for job in pool._queue if not job.future.done()]
     await pool.close(deadline=0.2)
     for pid in pids:
@@ -300,41 +301,41 @@ async def test_what_cannot_start_says_why(folder: Path) -> None:
         with pytest.raises(error):
             await own(folder, function).start()
     with pytest.raises(UnknownGrader, match="mth"):
-        await GraderPool(RewardSettings(rm_type="mth")).start()
+        await WorkerPool(RewardSettings(rm_type="mth")).start()
     (folder / "storage.py").write_text("")
     with pytest.raises(NameTaken, match=r"my_storage\.py"):
         await own(folder).start()
 
 
 async def test_a_sample_with_its_own_grader(folder: Path) -> None:
-    async with GraderPool(RewardSettings(rm_type="exact"), user_dir=folder) as pool:
+    async with WorkerPool(RewardSettings(rm_type="exact"), user_dir=folder) as pool:
         theirs = Sample(response="x", custom_rm_path="own:waits")
         named = Sample(response=r"\boxed{3}", label="3", metadata={"rm_type": "math"})
         unknown = Sample(metadata={"rm_type": "nope"})
-        outcomes = await pool.grade([theirs, named, unknown, *samples("ok")])
+        outcomes = await grade(pool, [theirs, named, unknown, *samples("ok")])
         assert kinds(outcomes) == [1.0, 1.0, Kind.INVALID, 1.0]
         assert [each.grader.rpartition(":")[2] for each in outcomes] == ["waits", "math", "", "exact"]
 
 
 async def test_the_grader_that_a_sample_names_is_to_blame_for_its_time(folder: Path, clock: Clock) -> None:
-    async with GraderPool(RewardSettings(rm_type="exact", rm_timeout=LIMIT_S), user_dir=folder) as pool:
+    async with WorkerPool(RewardSettings(rm_type="exact", rm_timeout=LIMIT_S), user_dir=folder) as pool:
         stuck = Sample(response="sleep", custom_rm_path="own:reward_func")
-        grading = asyncio.create_task(pool.grade([*samples("ok"), stuck, *samples("no")]))
+        grading = asyncio.create_task(grade(pool, [*samples("ok"), stuck, *samples("no")]))
         await pass_limit(clock, pool, 1)
         outcomes = await grading
     assert kinds(outcomes) == [1.0, Kind.TIMEOUT, 0.0]
     assert outcomes[1].grader == "own:reward_func"
     assert outcomes[1].grader_digest == digest_of(load_function("own:reward_func", user_dir=folder))
-    assert outcomes[0].grader_digest == outcomes[2].grader_digest == pool.ready.digest
+    assert outcomes[0].grader_digest == outcomes[2].grader_digest == pool.loaded(pool.own).digest
 
 
 async def test_a_sample_that_cannot_be_graded_says_why_and_harms_no_other(folder: Path) -> None:
-    async with GraderPool(RewardSettings(rm_type="ifbench"), user_dir=folder) as pool:
+    async with WorkerPool(RewardSettings(rm_type="ifbench"), user_dir=folder) as pool:
         asked = {"instruction_id_list": ["format:no_whitespace"]}
         good = [Sample(response=text, metadata=asked) for text in ("one", "one two")]
         bad = Sample(response="x", metadata={"instruction_id_list": ["format:nope"]})
         missing = Sample(response="x", custom_rm_path="own:nobody")
-        outcomes = await pool.grade([*good, bad, Sample(response="x"), missing])
+        outcomes = await grade(pool, [*good, bad, Sample(response="x"), missing])
     assert kinds(outcomes) == [1.0, 0.0, Kind.INVALID, Kind.INVALID, Kind.INVALID]
     assert "format:nope" in outcomes[2].message
     assert outcomes[2].grader == "ifbench"

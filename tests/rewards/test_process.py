@@ -17,12 +17,13 @@ import pytest
 from slime_events.core.child.frame_reader import FrameReader
 from slime_events.core.child.frames import frame
 from slime_events.plugins.rewards import messages
+from slime_events.plugins.rewards.choice import Choice
 from slime_events.plugins.rewards.outcome import Graded
-from slime_events.plugins.rewards.process import GraderProcess
+from slime_events.plugins.rewards.process import WorkerProcess
 from tests.clock import Clock
 from tests.rewards.test_pool import ended
 
-UNITS = [msgspec.Raw(messages.encode(messages.Job([]))) for _ in range(2)]
+UNITS = [msgspec.Raw(messages.encode(messages.Job([], Choice()))) for _ in range(2)]
 DONE = [messages.Done(number, [Graded(value=float(number))]) for number in range(2)]
 
 
@@ -31,7 +32,7 @@ async def test_an_answer_that_is_there_counts_however_late_it_is_looked_for(cloc
     ours, theirs = socket.socketpair()
     child: Any = None
     reader, writer = await asyncio.open_connection(sock=ours)
-    process = GraderProcess(child, FrameReader(reader), writer, mark=-1)
+    process = WorkerProcess(child, FrameReader(reader), writer, -1, {})
     with theirs:
         answers = process.grade(UNITS, limit=60.0)
         for done in DONE:
@@ -56,7 +57,7 @@ async def test_who_is_to_blame_is_read_in_the_shared_page() -> None:
     child: Any = None
     page = os.memfd_create("mark")
     reader, writer = await asyncio.open_connection(sock=ours)
-    process = GraderProcess(child, FrameReader(reader), writer, mark=page)
+    process = WorkerProcess(child, FrameReader(reader), writer, page, {})
     try:
         for number, job in ((0, 0), (3, 3), (messages.IDLE, None)):
             os.pwrite(page, messages.MARK.pack(number), 0)
@@ -76,14 +77,15 @@ def reward_func(args, sample, **kwargs):
 OWNER = """
 import asyncio, pathlib, sys
 from slime_events.core.config.reward import RewardSettings
-from slime_events.plugins.rewards.pool import GraderPool
+from slime_events.plugins.rewards.messages import Job
+from slime_events.plugins.rewards.pool import WorkerPool
 from slime_events.plugins.sample import Sample
 
 async def main():
-    pool = GraderPool(RewardSettings(custom_rm_path="stuck.py", rm_timeout=600.0), user_dir=pathlib.Path(sys.argv[1]))
+    pool = WorkerPool(RewardSettings(custom_rm_path="stuck.py", rm_timeout=600.0), user_dir=pathlib.Path(sys.argv[1]))
     await pool.start()
     print(pool.pids[0], flush=True)
-    await pool.grade([Sample()])
+    await pool.grade([Job([Sample()], pool.own)])
 
 asyncio.run(main())
 """

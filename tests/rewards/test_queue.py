@@ -12,13 +12,15 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards import messages
 from slime_events.plugins.rewards import pool as pool_module
 from slime_events.plugins.rewards.outcome import RewardFailure
-from slime_events.plugins.rewards.pool import GraderPool, PendingJob
+from slime_events.plugins.rewards.pool import PendingJob, WorkerPool
+from slime_events.plugins.sample import Sample
+from tests.rewards.jobs import grade
 
 Died = Kind.WORKER_DIED
 
 
-def queued(jobs: int, workers: int = 1) -> tuple[GraderPool, list[PendingJob]]:
-    pool = GraderPool(RewardSettings(rm_type="exact", rm_workers=workers))
+def queued(jobs: int, workers: int = 1) -> tuple[WorkerPool, list[PendingJob]]:
+    pool = WorkerPool(RewardSettings(rm_type="exact", rm_workers=workers))
     made = [PendingJob(b"", 1) for _ in range(jobs)]
     pool._queue.extend(made)
     pool._tasks = [None] * workers  # type: ignore[list-item]
@@ -30,7 +32,7 @@ async def test_each_process_gets_its_share() -> None:
     assert [await pool._next_batch() for _ in range(3)] == [jobs[:3], jobs[3:4], jobs[4:]]
     pool, jobs = queued(2 * pool_module.BATCH)
     assert len(await pool._next_batch()) == pool_module.BATCH
-    pool.ready = messages.Ready("", "", True)
+    pool._loaded[pool.own] = messages.Loaded(pool.own, concurrent=True)
     pool._queue.extend(jobs)
     assert len(await pool._next_batch()) == 3 * pool_module.BATCH
 
@@ -77,7 +79,7 @@ async def test_all_who_wait_are_told_that_the_pool_broke() -> None:
         with pytest.raises(PlugPointError):
             await job.future
     with pytest.raises(PlugPointError):
-        await pool.grade_group([])
+        await grade(pool, [Sample()])
 
 
 async def test_a_pool_that_cannot_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +99,7 @@ async def test_a_pool_that_cannot_start_leaves_no_process(monkeypatch: pytest.Mo
         async def stop(self, deadline: float) -> None:
             self.stopped = True
 
-    monkeypatch.setattr(pool_module, "GraderProcess", Process)
+    monkeypatch.setattr(pool_module, "WorkerProcess", Process)
     with pytest.raises(PlugPointError):
-        await GraderPool(RewardSettings(rm_type="exact", rm_workers=2)).start()
+        await WorkerPool(RewardSettings(rm_type="exact", rm_workers=2)).start()
     assert [process.stopped for process in started] == [True]

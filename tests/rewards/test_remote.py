@@ -13,7 +13,7 @@ from aiohttp import web
 from schemas.rewards import RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards import remote
-from slime_events.plugins.rewards.graders import Graders
+from slime_events.plugins.rewards.dispatcher import Dispatcher
 from slime_events.plugins.rewards.outcome import Graded, Outcome, RewardFailure
 from slime_events.plugins.sample import Sample
 from tests.clock import Clock
@@ -62,9 +62,9 @@ async def judge(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Judge]:
     await runner.cleanup()
 
 
-def graders(url: str, **settings: Any) -> Graders:
+def graders(url: str, **settings: Any) -> Dispatcher:
     given: dict[str, Any] = {"rm_type": "remote_rm", "rm_url": url, "rm_timeout": LIMIT_S, **settings}
-    return Graders(RewardSettings(**given))
+    return Dispatcher(RewardSettings(**given))
 
 
 def sample(response: str = "4", **fields: Any) -> Sample:
@@ -190,7 +190,7 @@ async def test_samples_may_name_another_grader(judge: Judge) -> None:
 
 
 async def test_a_sample_that_names_a_judge_that_the_run_does_not_have() -> None:
-    async with Graders(RewardSettings(rm_type="exact")) as asked:
+    async with Dispatcher(RewardSettings(rm_type="exact")) as asked:
         (outcome,) = await asked.grade([sample(metadata={"rm_type": "remote_rm"})])
     assert isinstance(outcome, RewardFailure)
     assert "--rm-url" in outcome.message

@@ -12,6 +12,7 @@ from slime_events.plugins.rewards import messages
 from slime_events.plugins.rewards.outcome import Graded, Outcome
 from slime_events.plugins.rewards.worker import Worker
 from slime_events.plugins.sample import Sample
+from tests.rewards.jobs import job_of
 
 OWN = """
 def whole(args, sample):
@@ -36,7 +37,7 @@ def outcome(folder: Path, function: str, *, evaluation: bool, **settings: Any) -
     given = RewardSettings(custom_rm_path=f"own.py:{function}", group_rm=function == "group", **settings)
     worker = Worker(messages.Setup(given, {}, str(folder)), lambda job: None)
     done: list[messages.Done] = []
-    worker.grade([messages.Job([Sample(index=0)], group=function == "group", evaluation=evaluation)], done.append)
+    worker.grade([job_of(given, Sample(index=0), group=function == "group", evaluation=evaluation)], done.append)
     ((found,),) = [one.outcomes for one in done]
     return found
 

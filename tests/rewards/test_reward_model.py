@@ -12,8 +12,9 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.rewards import messages
-from slime_events.plugins.rewards.dispatch import load_own
+from slime_events.plugins.rewards.choice import choose
 from slime_events.plugins.rewards.outcome import Graded, Outcome
+from slime_events.plugins.rewards.registry import load_own
 from slime_events.plugins.rewards.reward_model import by_class, check_arguments
 from slime_events.plugins.rewards.worker import Worker
 from slime_events.plugins.sample import Sample
@@ -52,9 +53,10 @@ def graded(own: Path, *, group: bool) -> list[Outcome]:
     """Of the two answers, in one process."""
     outcomes: list[Outcome] = []
     settings = RewardSettings(custom_rm_path=str(own), group_rm=group)
-    worker = Worker(messages.Setup(settings, {"model_path": "judge"}, str(own.parent)), lambda number: None)
+    function = choose(settings, Sample())
+    worker = Worker(messages.Setup(settings, {"model_path": "judge"}, str(own.parent), function), lambda number: None)
     assert worker.prepare().grader.endswith(":CustomRewardModel")
-    jobs = [messages.Job(ANSWERS, True, False)] if group else [messages.Job([one], False, False) for one in ANSWERS]
+    jobs = [messages.Job(samples, function, group) for samples in ([ANSWERS] if group else [[one] for one in ANSWERS])]
     worker.grade(jobs, lambda done: outcomes.extend(done.outcomes))
     return outcomes
 

@@ -21,7 +21,7 @@ from schemas.rewards import RewardAssigned, RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.trajectory import Trajectories, Trajectory
 from slime_events.plugins.rewards import remote
-from slime_events.plugins.rewards.graders import Graders
+from slime_events.plugins.rewards.dispatcher import Dispatcher
 from slime_events.plugins.rewards.outcome import Graded, RewardFailure, outcome_event
 from slime_events.plugins.rewards.teacher import graded, post_process_rewards
 from slime_events.plugins.sample import Sample
@@ -64,7 +64,7 @@ def sample(**fields: Any) -> Sample:
 async def test_slime_s_reward_function_asks_the_engine_at_rm_url(teacher: tuple[str, list[dict[str, Any]]]) -> None:
     url, asked = teacher
     settings = RewardSettings(custom_rm_path=NAME, rm_url=f"{url}/generate")
-    async with Graders(settings) as graders:
+    async with Dispatcher(settings) as graders:
         first, second = await graders.grade([sample(), sample()])
     assert len(asked) == 2
     assert asked[0] == {
@@ -84,7 +84,7 @@ async def test_slime_s_reward_function_asks_the_engine_at_rm_url(teacher: tuple[
 
 async def test_a_server_that_is_no_engine_is_a_failure(teacher: tuple[str, list[dict[str, Any]]]) -> None:
     url, _ = teacher
-    async with Graders(RewardSettings(custom_rm_path=NAME, rm_url=f"{url}/health")) as graders:
+    async with Dispatcher(RewardSettings(custom_rm_path=NAME, rm_url=f"{url}/health")) as graders:
         (outcome,) = await graders.grade([sample()])
     assert isinstance(outcome, RewardFailure)
     assert outcome.kind is RewardFailureKind.RAISED
@@ -94,7 +94,7 @@ async def test_a_server_that_is_no_engine_is_a_failure(teacher: tuple[str, list[
 async def test_a_user_s_function_may_set_them_and_reward_the_task(tmp_path: Path) -> None:
     own = "async def reward(args, sample):\n    sample.teacher_log_probs = (-1.0, -2.0, -3.0)\n    return 0.25\n"
     (tmp_path / "own.py").write_text(own)
-    async with Graders(RewardSettings(custom_rm_path=f"{tmp_path}/own.py:reward")) as graders:
+    async with Dispatcher(RewardSettings(custom_rm_path=f"{tmp_path}/own.py:reward")) as graders:
         (outcome,) = await graders.grade([sample()])
     assert isinstance(outcome, Graded)
     assert outcome.value == 0.25

@@ -11,11 +11,13 @@ import pytest
 from schemas.rewards import RewardFailureKind as Kind
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards import messages
-from slime_events.plugins.rewards.dispatch import resolve, resolve_group, reward_key
+from slime_events.plugins.rewards.choice import Choice, reward_key
 from slime_events.plugins.rewards.outcome import Graded, Outcome, RewardFailure
 from slime_events.plugins.rewards.pool import PendingJob, slim
+from slime_events.plugins.rewards.registry import resolve
 from slime_events.plugins.rewards.worker import OverLimit, Worker, with_timeout
 from slime_events.plugins.sample import Sample
+from tests.rewards.jobs import job_of
 
 OWN = """
 def by_key(args, sample, **kwargs):
@@ -46,12 +48,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def graded(folder: Path, function: str, job: messages.Job, **settings: Any) -> tuple[list[Outcome], list[int]]:
+def graded(
+    folder: Path, function: str, *samples: Sample, evaluation: bool = False, **settings: Any
+) -> tuple[list[Outcome], list[int]]:
     """The outcomes of one job, and what was written into the shared page meanwhile."""
     marks: list[int] = []
     outcomes: list[Outcome] = []
     given = RewardSettings(custom_rm_path=f"mine.py:{function}", **settings)
     worker = Worker(messages.Setup(given, {}, str(folder)), marks.append)
+    job = job_of(given, *samples, group="group_rm" in settings, evaluation=evaluation)
     worker.grade([job], lambda done: outcomes.extend(done.outcomes))
     return outcomes, marks
 
@@ -60,8 +65,7 @@ def graded(folder: Path, function: str, job: messages.Job, **settings: Any) -> t
 def test_an_evaluation_has_a_reward_key_of_its_own(folder: Path, evaluation: bool, value: float, seen: str) -> None:
     """It is what counts, and what the function sees as its args' reward key."""
     keys = {"reward_key": "train", "eval_reward_key": "eval"}
-    job = messages.Job([Sample()], False, evaluation)
-    ((outcome,), _) = graded(folder, "by_key", job, **keys)
+    ((outcome,), _) = graded(folder, "by_key", Sample(), evaluation=evaluation, **keys)
     assert isinstance(outcome, Graded)
     assert (outcome.value, outcome.detail["seen"]) == (value, seen)
     assert reward_key(RewardSettings(**keys), evaluation=evaluation) == seen
@@ -76,25 +80,13 @@ def test_a_sample_s_own_grader_goes_before_the_run_s(folder: Path) -> None:
     assert resolve(RewardSettings(rm_type="exact"), Sample(metadata={"rm_type": "math"})).name == "math"
 
 
-def test_only_a_group_grader_is_given_groups(folder: Path) -> None:
-    path = "mine.py:group"
-    one = Sample()
-    assert resolve_group(RewardSettings(custom_rm_path=path), one, user_dir=folder) is None
-    assert resolve_group(RewardSettings(rm_type="exact", group_rm=True), one, user_dir=folder) is None
-    found = resolve_group(RewardSettings(custom_rm_path=path, group_rm=True), one, user_dir=folder)
-    assert found is not None
-    assert found.name.endswith(":group")
-    own = Sample(custom_rm_path=path)
-    assert resolve_group(RewardSettings(custom_rm_path="mine.py:no", group_rm=True), own, user_dir=folder) == found
-
-
 def test_a_group_grader_gives_as_many_values_as_there_are_samples(folder: Path) -> None:
-    outcomes, _ = graded(folder, "group", messages.Job([Sample(), Sample()], True), group_rm=True)
+    outcomes, _ = graded(folder, "group", Sample(), Sample(), group_rm=True)
     assert [isinstance(one, RewardFailure) and one.kind for one in outcomes] == [Kind.WRONG_TYPE] * 2
 
 
 def test_a_message_is_cut(folder: Path) -> None:
-    ((outcome,), marks) = graded(folder, "chatty", messages.Job([Sample()]))
+    ((outcome,), marks) = graded(folder, "chatty", Sample())
     assert isinstance(outcome, RewardFailure)
     assert (outcome.kind, len(outcome.message)) == (Kind.RAISED, 2000)
     assert marks == [0, messages.IDLE]
@@ -102,13 +94,13 @@ def test_a_message_is_cut(folder: Path) -> None:
 
 def test_what_a_grader_changed_or_added_in_the_metadata_is_kept(folder: Path) -> None:
     sample = Sample(metadata={"known": "old", "left": 1})
-    ((outcome,), _) = graded(folder, "changes", messages.Job([sample]))
+    ((outcome,), _) = graded(folder, "changes", sample)
     assert isinstance(outcome, Graded)
     assert outcome.detail == {"metadata": {"known": "new", "more": 1}}
 
 
 def test_a_grader_s_own_timeout_is_not_over_the_limit(folder: Path) -> None:
-    ((outcome,), marks) = graded(folder, "late", messages.Job([Sample()]))
+    ((outcome,), marks) = graded(folder, "late", Sample())
     assert isinstance(outcome, RewardFailure)
     assert outcome.kind is Kind.RAISED
     assert marks == [0, messages.IDLE]
@@ -121,14 +113,11 @@ async def test_over_the_limit_is_said_as_such() -> None:
 
 def test_only_own_graders_are_sent_the_arrays() -> None:
     sample = Sample(tokens=[1, 2], loss_mask=[1])
-    built_in, own = RewardSettings(rm_type="exact"), RewardSettings(custom_rm_path="mine.py")
-    assert slim(sample, built_in).tokens == []
-    assert slim(sample, own) is sample
-    theirs = Sample(tokens=[1, 2], custom_rm_path="mine.py:other")
-    assert slim(theirs, built_in) is theirs
+    assert slim(sample, Choice("exact")).tokens == []
+    assert slim(sample, Choice("mine.py", is_own=True)) is sample
 
 
 async def test_a_group_that_fails_has_an_outcome_for_each_sample() -> None:
     job = PendingJob(b"", 3)
-    job.fail(Kind.WORKER_DIED, "gone", messages.Ready("g", "d", False))
+    job.fail(Kind.WORKER_DIED, "gone", messages.Loaded(Choice(), "g", "d"))
     assert [isinstance(one, RewardFailure) and one.grader for one in await job.future] == ["g"] * 3

@@ -13,7 +13,7 @@ from schemas.errors import UnknownGrader
 from schemas.inbox import InboxPrompt
 from slime_events.core.config.reward import RewardSettings
 from slime_events.loop.prompts.inbox_message import read_message
-from slime_events.plugins.rewards.dispatch import check_metadata, resolve
+from slime_events.plugins.rewards.registry import check_metadata, resolve
 from slime_events.plugins.sample import Sample
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ def test_what_would_is_found(code: str) -> None:
     "name", ["os:system", "/tmp/own.py:reward", "http://evil.example/grade", "../math", "builtins.eval"]
 )
 def test_a_prompt_names_no_grader_but_ours(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slime_events.plugins.rewards.dispatch.load_function", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("slime_events.plugins.rewards.registry.load_function", lambda *_, **__: pytest.fail("loaded"))
     settings = RewardSettings(rm_type="exact")
     with pytest.raises(UnknownGrader):
         resolve(settings, Sample(metadata={"rm_type": name}))

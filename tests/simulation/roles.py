@@ -36,7 +36,7 @@ from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.source import EvalSource, PromptSource
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.plugins.filters.decide import run_filter
-from slime_events.plugins.rewards.dispatch import check_metadata
+from slime_events.plugins.rewards.registry import check_metadata
 from slime_events.plugins.sample_view import group_samples
 from slime_events.plugins.texts import Texts
 from storage.archive.writer import ArchiveWriter

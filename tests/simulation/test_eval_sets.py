@@ -23,7 +23,7 @@ from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.plan import make_plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.source import PromptSource, eval_sources
-from slime_events.plugins.rewards.graders import Graders
+from slime_events.plugins.rewards.dispatcher import Dispatcher
 from tests import made
 from tests.cli.invoke import command
 from tests.scripted_engine import Script
@@ -112,7 +112,7 @@ async def simulate(folder: Path, line: str) -> Simulation:
     started = made.started(settings, code_version="0")
     whole = settings.reward.group_rm
     async with (
-        Graders(settings.reward) as pool,
+        Dispatcher(settings.reward) as pool,
         Simulation(
             folder, plan, feed=feed_of(settings), pool=pool, started=started, whole_groups=whole, deadline_s=60.0
         ) as sim,

@@ -1,4 +1,4 @@
-"""Graders that break, and the real pool."""
+"""Dispatcher that break, and the real pool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.core.state.run import RunPhase
 from slime_events.model.rejections import Rejections
 from slime_events.plugins.filters.decide import run_filter
-from slime_events.plugins.rewards.graders import Graders
+from slime_events.plugins.rewards.dispatcher import Dispatcher
 from slime_events.plugins.rewards.outcome import RewardFailure
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import group_samples
@@ -66,7 +66,7 @@ async def test_the_real_pool_with_a_grader_that_breaks(
     (tmp_path / "broken_grader.py").write_text(BROKEN)
     settings = RewardSettings(custom_rm_path="broken_grader:grade", rm_timeout=LIMIT_S, rm_memory_gb=2.0)
     plan = make_plan(steps=2, samples=2, max_staleness=2, in_prompt_order=False)
-    async with Graders(settings) as pool, Simulation(tmp_path, plan, pool=pool, deadline_s=120.0) as sim:
+    async with Dispatcher(settings) as pool, Simulation(tmp_path, plan, pool=pool, deadline_s=120.0) as sim:
         sim.start_engine(Script(chunk=8))
         phase, _ = await asyncio.gather(sim.finish(), pass_limits(tmp_path, clock, samples=2))
         assert phase is RunPhase.FINISHED
@@ -172,7 +172,7 @@ async def test_each_prompt_with_the_grader_that_it_names(tmp_path: Path) -> None
     ]
     plan = make_plan(steps=2, samples=2, max_staleness=2, in_prompt_order=False)
     async with (
-        Graders(RewardSettings(rm_type="f1")) as pool,
+        Dispatcher(RewardSettings(rm_type="f1")) as pool,
         Simulation(tmp_path, plan, pool=pool, prompts=rows) as sim,
     ):
         sim.start_engine(Script(chunk=8))

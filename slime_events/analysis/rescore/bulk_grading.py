@@ -22,8 +22,8 @@ from slime_events.core.child.process import Child
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.own_python import user_command
 from slime_events.plugins.rewards import messages
-from slime_events.plugins.rewards.dispatch import built_in
 from slime_events.plugins.rewards.outcome import RewardFailure, failure, value_of
+from slime_events.plugins.rewards.registry import built_in
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.user_environment import grader_environment
 

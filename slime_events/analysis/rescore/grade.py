@@ -15,9 +15,10 @@ from slime_events.analysis.rescore.collect import completed_of, is_evaluation, p
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.trajectory import Fetch, Trajectories
 from slime_events.model.records import Group
-from slime_events.plugins.rewards.dispatch import BOXED, GRADERS, REMOTE, built_in, grader_name, reward_key
-from slime_events.plugins.rewards.graders import Graders
+from slime_events.plugins.rewards.choice import Place, choose, grader_name, reward_key
+from slime_events.plugins.rewards.dispatcher import Dispatcher
 from slime_events.plugins.rewards.outcome import Graded, failure
+from slime_events.plugins.rewards.registry import BOXED, GRADERS, built_in
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import (
     completed_sample,
@@ -55,14 +56,15 @@ class Regrader:
         self._free: asyncio.Queue[RuleProcess | None] = asyncio.Queue()
         for _ in range(processes):
             self._free.put_nowait(None)
-        self._pool: Graders | None = None
-        self._pool_starts = asyncio.Lock()
+        self._dispatcher: Dispatcher | None = None
+        self._starting = asyncio.Lock()
         self._parts = contextlib.AsyncExitStack()
         self.graders: Counter[tuple[str, str]] = Counter()
 
     async def __aenter__(self) -> Regrader:
-        if self._settings.custom_rm_path or REMOTE in self._usual:
-            await self._graders()
+        usual = choose(self._settings, Sample())
+        if usual.is_own or usual.place is Place.JUDGE:
+            await self._started()
         elif self._usual:
             built_in(self._usual, self._settings.reward_key)
         return self
@@ -139,8 +141,8 @@ class Regrader:
         return grades
 
     async def _by_pool(self, group: Group) -> list[Grade]:
-        pool = await self._graders()
-        outcomes = await pool.grade_group(self._seen(group, self._fetch), evaluation=is_evaluation(group))
+        dispatcher = await self._started()
+        outcomes = await dispatcher.grade_group(self._seen(group, self._fetch), evaluation=is_evaluation(group))
         self.graders.update((outcome.grader, outcome.grader_digest) for outcome in outcomes)
         return [
             outcome.value if isinstance(outcome, Graded) else failure(outcome.kind, outcome.message)
@@ -158,11 +160,11 @@ class Regrader:
             self._trajectories.forget(tuple(group.samples))
         return seen
 
-    async def _graders(self) -> Graders:
-        async with self._pool_starts:
-            if self._pool is None:
-                self._pool = await self._parts.enter_async_context(Graders(self._settings, args=self._shown))
-        return self._pool
+    async def _started(self) -> Dispatcher:
+        async with self._starting:
+            if self._dispatcher is None:
+                self._dispatcher = await self._parts.enter_async_context(Dispatcher(self._settings, args=self._shown))
+        return self._dispatcher
 
 
 def numbers_of(sample: Sample) -> tuple[int | None, int | None, int | None]:

@@ -177,7 +177,7 @@ def _check_function(path: str, arguments: str, count: int) -> None:
 
 
 def _check_reward(path: str, settings: TrainSettings) -> None:
-    from slime_events.plugins.rewards.dispatch import load_own
+    from slime_events.plugins.rewards.registry import load_own
     from slime_events.plugins.rewards.reward_model import check_arguments
 
     of_groups = settings.reward.group_rm
@@ -187,13 +187,14 @@ def _check_reward(path: str, settings: TrainSettings) -> None:
 
 
 def _check_grader(reward: RewardSettings) -> None:
-    from slime_events.plugins.rewards.dispatch import OUTSIDE, REMOTE, built_in, check_installed, grader_name
+    from slime_events.plugins.rewards.choice import Place, choose
+    from slime_events.plugins.rewards.registry import built_in, check_installed
     from slime_events.plugins.sample import Sample
 
-    name = grader_name(reward, Sample())
-    if REMOTE not in name and name != OUTSIDE:
-        built_in(name)
-        check_installed(name)
+    choice = choose(reward, Sample())
+    if choice.place in (Place.INLINE, Place.POOL):
+        built_in(choice.name)
+        check_installed(choice.name)
 
 
 def _check_source(path: str) -> None:
@@ -244,7 +245,7 @@ def _check_data(settings: TrainSettings) -> None:
 def _check_row_graders(data: DataSettings, settings: TrainSettings) -> None:
     """Check that the first rows can be graded by the graders that they or the run name."""
     from slime_events.loop.prompts.source import first_rows
-    from slime_events.plugins.rewards.dispatch import metadata_check
+    from slime_events.plugins.rewards.registry import metadata_check
 
     check = metadata_check(settings)
     if settings.debug.debug_train_only or check is None:

@@ -15,7 +15,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.context import LONG_CONTEXT, context_of
 from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.loop.prompts.prompt import BadReason, Problem, Prompt, make_prompts, submitted
-from slime_events.plugins.rewards.dispatch import label_check, metadata_check
+from slime_events.plugins.rewards.registry import label_check, metadata_check
 from slime_events.plugins.tokenizer import TokenizerSource
 
 

@@ -7,7 +7,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.state.group import GroupPhase, SamplePhase
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.plan import Plan
-from slime_events.plugins.rewards.dispatch import OUTSIDE
+from slime_events.plugins.rewards.choice import OUTSIDE
 
 
 class Outsiders(NamedTuple):

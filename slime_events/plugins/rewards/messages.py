@@ -1,4 +1,4 @@
-"""The messages between a grader pool and its processes: MessagePack, never pickle."""
+"""The messages between a pool and its worker processes: MessagePack, never pickle."""
 
 import struct
 from typing import Annotated, Any
@@ -8,6 +8,7 @@ import msgspec
 from schemas.doc import doc
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.plain_values import plain
+from slime_events.plugins.rewards.choice import Choice
 from slime_events.plugins.rewards.outcome import Graded, RewardFailure
 from slime_events.plugins.sample import Sample
 
@@ -22,37 +23,32 @@ class Setup(msgspec.Struct, frozen=True):
     settings: RewardSettings
     args: Annotated[dict[str, Any], doc("Attributes of a user function's `args` beside the reward settings.")]
     user_dir: Annotated[str, doc("Folder of the user's code.")]
+    own: Annotated[Choice | None, doc("The run's own function; None if each sample names its own.")] = None
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One call of a grader.
+    """One call of a function.
 
     A batch is a list of jobs. Each is encoded separately, so that it can be sent again without the others.
     """
 
     samples: Annotated[list[Any], doc("`Sample`s, sent as dicts.")]
+    choice: Annotated[Choice, doc("The function that grades them.")]
     group: Annotated[bool, doc("Whether the samples are graded as a whole.")] = False
     evaluation: bool = False
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """A process has loaded its grader."""
-
-    grader: Annotated[str, doc("The run's own grader; empty if each sample names one.")]
-    digest: Annotated[str, doc("sha256 (hex) of its source.")]
-    concurrent: Annotated[bool, doc("Whether the grader is async.")]
-
-
 class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
-    """A process has loaded a grader that a sample names itself."""
+    """A process has loaded a function. The first such message says that it is ready."""
 
-    key: Annotated[str, doc("Path or name that the sample has.")]
-    grader: Annotated[str, doc("Name in events.")]
-    digest: Annotated[str, doc("sha256 (hex) of its source.")]
+    choice: Annotated[Choice, doc("The run's own function, or one that a sample names; empty if the run has none.")]
+    grader: Annotated[str, doc("Its name in events.")] = ""
+    digest: Annotated[str, doc("sha256 (hex) of its source.")] = ""
+    concurrent: Annotated[bool, doc("Whether it is async.")] = False
 
 
 class SetupFailed(msgspec.Struct, frozen=True, tag="setup_failed"):
-    """A process could not load its grader."""
+    """A process could not load the run's own function."""
 
     error: Annotated[str, doc("Name of a class in `schemas.errors`.")]
     message: str
@@ -65,7 +61,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     outcomes: Annotated[list[Graded | RewardFailure], doc("One for each sample.")]
 
 
-Answer = Ready | Loaded | SetupFailed | Done
+Answer = Loaded | SetupFailed | Done
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=plain)
 _jobs = msgspec.msgpack.Decoder(list[Job])

@@ -1,6 +1,6 @@
-"""`GraderPool`: grading in processes, with a time limit that ends every stuck grader.
+"""`WorkerPool`: grading in processes, with a time limit that ends every stuck grader.
 
-    samples -> queue of jobs -> one task per process -> batches over a socket -> outcomes, job by job
+    jobs -> queue -> one task per process -> batches over a socket -> outcomes, job by job
 
 A job is one call of the grader: a sample, or a group. If a job passes its limit, its process is killed, the job fails
 as `timeout`, and the process's successor grades the rest of its batch. If the process dies, the job is retried once,
@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
@@ -30,9 +29,9 @@ from schemas.text import message_text
 from slime_events.core.child.frames import PeerEnded
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards import messages
-from slime_events.plugins.rewards.dispatch import own_grader
+from slime_events.plugins.rewards.choice import Choice, Place, choose
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure, failure, signed
-from slime_events.plugins.rewards.process import GraderProcess, KilledWhileLoading
+from slime_events.plugins.rewards.process import KilledWhileLoading, WorkerProcess
 from slime_events.plugins.sample import Sample
 from storage.cancellation import end_all, fail
 
@@ -57,7 +56,7 @@ class PendingJob:
 
     payload: Annotated[bytes, doc("Encoded job.")]
     samples: Annotated[int, doc("Number of samples.")]
-    own: Annotated[str, doc("Grader that the sample itself names, or empty.")] = ""
+    choice: Annotated[Choice, doc("Its function.")] = dataclasses.field(default_factory=Choice)
     deaths: Annotated[int, doc("How often a process died on the job.")] = 0
     alone: Annotated[bool, doc("Whether it is sent without other jobs.")] = False
     future: Annotated[asyncio.Future[list[Outcome]], doc("Its outcomes.")] = dataclasses.field(default_factory=_future)
@@ -67,9 +66,7 @@ class PendingJob:
         if not self.future.done():
             self.future.set_result(outcomes)
 
-    def fail(
-        self, kind: RewardFailureKind, message: str, by: messages.Ready | messages.Loaded, seconds: float = 0.0
-    ) -> None:
+    def fail(self, kind: RewardFailureKind, message: str, by: messages.Loaded, seconds: float = 0.0) -> None:
         """Set the same failure for each sample. `by` is the grader."""
         failed = signed(failure(kind, message), by.grader, by.digest, seconds)
         self.resolve([failed] * self.samples)
@@ -80,14 +77,14 @@ def _out_of_memory(done: messages.Done) -> bool:
     return isinstance(outcome, RewardFailure) and outcome.kind is RewardFailureKind.OUT_OF_MEMORY
 
 
-def slim(sample: Sample, settings: RewardSettings) -> Sample:
+def slim(sample: Sample, choice: Choice) -> Sample:
     """Return the sample without arrays that no built-in grader reads: at 4k tokens most of the cost of sending."""
-    if settings.custom_rm_path or sample.custom_rm_path:
+    if choice.is_own:
         return sample
     return dataclasses.replace(sample, tokens=[], loss_mask=None, rollout_log_probs=None)
 
 
-class GraderPool:
+class WorkerPool:
     """`settings.rm_workers` processes that grade by `settings`. It belongs to one event loop; use it as `async with`.
 
     `args` are additional attributes of a user function's `args`. `user_dir` is the folder of the user's code, by
@@ -102,18 +99,20 @@ class GraderPool:
         user_dir: Path | None = None,
         log: Path | None = None,
     ) -> None:
-        self._settings = settings
-        self._setup = messages.Setup(settings, dict(args or {}), str((user_dir or Path.cwd()).resolve()))
+        self.settings = settings
+        self.own = choose(settings, Sample())
+        loads = self.own.name and self.own.place in (Place.POOL, Place.INLINE)
+        folder = str((user_dir or Path.cwd()).resolve())
+        self._setup = messages.Setup(settings, dict(args or {}), folder, self.own if loads else None)
         self._log = log
         self._queue: deque[PendingJob] = deque()
         self._arrived = asyncio.Event()
-        self._processes: dict[int, GraderProcess] = {}
+        self._processes: dict[int, WorkerProcess] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._broken: SlimeEventsError | None = None
-        self.ready = messages.Ready("", "", False)
-        """The run's own grader, its digest, and whether it is async; empty if each sample names its own."""
+        self._loaded: dict[Choice, messages.Loaded] = {}
 
-    async def __aenter__(self) -> GraderPool:
+    async def __aenter__(self) -> WorkerPool:
         await self.start()
         return self
 
@@ -126,12 +125,11 @@ class GraderPool:
         Raises the grader's error: UnknownGrader, PlugPointMissing, NameTaken, PlugPointError, or DeadlineExceeded if
         loading takes too long.
         """
-        slots = range(max(1, self._settings.rm_workers))
+        slots = range(max(1, self.settings.rm_workers))
         started = await asyncio.gather(*map(self._start_process, slots), return_exceptions=True)
         if errors := [each for each in started if isinstance(each, BaseException)]:
             await self.close()
             raise errors[0]
-        self.ready = self._processes[0].ready
         self._tasks = [asyncio.create_task(self._serve(slot), name=f"grader-{slot}") for slot in slots]
 
     @property
@@ -139,16 +137,27 @@ class GraderPool:
         """Process ids of the running graders."""
         return [process.child.pid for process in self._processes.values()]
 
-    async def grade(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
-        """Grade each sample by itself. Outcomes have the samples' order. An error in a grader is an outcome.
+    async def grade(self, jobs: Sequence[messages.Job]) -> list[Outcome]:
+        """Grade. Returns an outcome for each sample, in order. An error in a grader is an outcome.
 
-        With `evaluation`, --eval-reward-key applies. Raises only if grader processes can no longer be started.
+        Raises only if processes can no longer be started.
         """
-        return await self._grade([([sample], False) for sample in samples], evaluation)
+        if self._broken is not None:
+            raise self._broken
+        pending = list(map(self._enqueue, jobs))
+        if not pending:
+            return []
+        self._arrived.set()
+        try:
+            await asyncio.wait([job.future for job in pending])
+        finally:
+            for job in pending:
+                job.future.cancel()  # has an effect only on a job that is not done: its result is no longer needed
+        return [outcome for job in pending for outcome in job.future.result()]
 
-    async def grade_group(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
-        """Grade a group as a whole by the user's function of --group-rm."""
-        return await self._grade([(list(samples), True)], evaluation)
+    def loaded(self, choice: Choice) -> messages.Loaded:
+        """Return the name and digest of a function in events. Without a digest if no process has loaded it."""
+        return self._loaded.get(choice, messages.Loaded(choice, choice.name))
 
     async def close(self, deadline: float = 1.0) -> None:
         """End all processes. Jobs that are not graded fail as `worker_died`."""
@@ -157,41 +166,29 @@ class GraderPool:
         processes, self._processes = list(self._processes.values()), {}
         await asyncio.gather(*(process.stop(deadline) for process in processes))
         while self._queue:
-            self._queue.popleft().fail(RewardFailureKind.WORKER_DIED, "the grader pool was closed", self.ready)
+            job = self._queue.popleft()
+            job.fail(RewardFailureKind.WORKER_DIED, "the grader pool was closed", self.loaded(job.choice))
 
-    async def _grade(self, calls: Sequence[tuple[list[Sample], bool]], evaluation: bool) -> list[Outcome]:
-        if self._broken is not None:
-            raise self._broken
-        jobs = [self._enqueue(samples, group, evaluation) for samples, group in calls]
-        if not jobs:
-            return []
-        self._arrived.set()
+    def _enqueue(self, job: messages.Job) -> PendingJob:
+        pending = PendingJob(b"", len(job.samples), job.choice)
         try:
-            await asyncio.wait([job.future for job in jobs])
-        finally:
-            for job in jobs:
-                job.future.cancel()  # has an effect only on a job that is not done: its result is no longer needed
-        return [outcome for job in jobs for outcome in job.future.result()]
-
-    def _enqueue(self, samples: list[Sample], group: bool, evaluation: bool) -> PendingJob:
-        try:
-            sent = [slim(sample, self._settings) for sample in samples]
-            own = "" if group else own_grader(self._settings, samples[0])
-            job = PendingJob(messages.encode_job(messages.Job(sent, group, evaluation)), len(samples), own)
+            sent = [slim(sample, job.choice) for sample in job.samples]
+            pending.payload = messages.encode_job(msgspec.structs.replace(job, samples=sent))
         except (TypeError, ValueError, OverflowError, msgspec.MsgspecError, RecursionError) as error:
-            job = PendingJob(b"", len(samples))
             message = f"the sample cannot be sent to a grader: {message_text(error)}"
-            job.fail(RewardFailureKind.RAISED, message, self.ready)
-            return job
-        self._queue.append(job)
-        return job
+            pending.fail(RewardFailureKind.RAISED, message, self.loaded(job.choice))
+            return pending
+        self._queue.append(pending)
+        return pending
 
     async def _serve(self, slot: int) -> None:
         """Serve jobs with one process, until cancelled. A lost process is replaced."""
         while True:
             batch = await self._next_batch()
             try:
-                if not (slot in self._processes and self._processes[slot].child.runs):
+                if slot in self._processes and not self._processes[slot].child.runs:
+                    await self._processes.pop(slot).kill()
+                if slot not in self._processes:
                     await self._start_process(slot)
                 await self._grade_batch(slot, batch)
             except SlimeEventsError as error:
@@ -211,7 +208,7 @@ class GraderPool:
             await self._arrived.wait()
         if self._queue[0].alone:
             return [self._queue.popleft()]
-        most = CONCURRENT_BATCH if self.ready.concurrent else BATCH
+        most = CONCURRENT_BATCH if self.loaded(self.own).concurrent else BATCH
         share = math.ceil(len(self._queue) / max(1, len(self._tasks)))
         batch: list[PendingJob] = []
         while self._queue and not self._queue[0].alone and len(batch) < min(most, share):
@@ -224,7 +221,7 @@ class GraderPool:
         began = time.monotonic()
         try:
             async with contextlib.aclosing(
-                process.grade([msgspec.Raw(job.payload) for job in batch], self._settings.rm_timeout + GRACE)
+                process.grade([msgspec.Raw(job.payload) for job in batch], self.settings.rm_timeout + GRACE)
             ) as answers:
                 async for done in answers:
                     if _out_of_memory(done):
@@ -242,38 +239,28 @@ class GraderPool:
         await process.kill(stack=kind is RewardFailureKind.TIMEOUT)
         del self._processes[slot]
         message = self._loss_message(kind, process)
-        self._settle(batch, current, kind, message, time.monotonic() - began, process.loaded)
+        self._settle(batch, current, kind, message, time.monotonic() - began)
 
-    def _loss_message(self, kind: RewardFailureKind, process: GraderProcess) -> str:
+    def _loss_message(self, kind: RewardFailureKind, process: WorkerProcess) -> str:
         log = "" if self._log is None else f"; its stack: {self._log}"
         if kind is RewardFailureKind.TIMEOUT:
-            return f"grading took longer than {self._settings.rm_timeout:g} s; its process was ended{log}"
+            return f"grading took longer than {self.settings.rm_timeout:g} s; its process was ended{log}"
         if kind is RewardFailureKind.OUT_OF_MEMORY:
-            most = f"{self._settings.rm_memory_gb:g} GB (--rm-memory-gb)"
+            most = f"{self.settings.rm_memory_gb:g} GB (--rm-memory-gb)"
             return f"the grader ran out of memory on this sample (limit: {most}); its process was ended"
         return f"the grader process {process.child.ending()} on this sample{log}"
 
     def _settle(
-        self,
-        batch: list[PendingJob],
-        current: int | None,
-        kind: RewardFailureKind,
-        message: str,
-        seconds: float,
-        loaded: Mapping[str, messages.Loaded] = MappingProxyType({}),
+        self, batch: list[PendingJob], current: int | None, kind: RewardFailureKind, message: str, seconds: float
     ) -> None:
-        """Fail the job that caused the loss of the process. Put the others back at the front of the queue.
-
-        `loaded` are the process's graders that samples name themselves.
-        """
+        """Fail the job that caused the loss of the process. Put the others back at the front of the queue."""
         open_jobs = [job for job in batch if not job.future.done()]
         blamed = batch[current] if current is not None else None
         if blamed not in open_jobs:
             blamed = open_jobs[0] if len(open_jobs) == 1 else None
         for job in reversed(open_jobs):
             if job is blamed and (kind is RewardFailureKind.TIMEOUT or job.deaths):
-                by = loaded.get(job.own, messages.Loaded(job.own, job.own, "")) if job.own else self.ready
-                job.fail(kind, message, by, seconds)
+                job.fail(kind, message, self.loaded(job.choice), seconds)
                 continue
             job.deaths += job is blamed
             job.alone = job.alone or job is blamed or blamed is None
@@ -284,14 +271,16 @@ class GraderPool:
         """Start a process. If a signal ends it during loading, start it again: the kill may have come from outside."""
         for tries_left in reversed(range(STARTS)):
             try:
-                self._processes[slot] = await GraderProcess.start(self._setup, self._log, START_DEADLINE_S)
+                self._processes[slot] = await WorkerProcess.start(
+                    self._setup, self._loaded, self._log, START_DEADLINE_S
+                )
                 return
             except KilledWhileLoading:
                 if not tries_left:
                     raise
             except OSError as error:
                 raise SlimeEventsError(
-                    f"a grader process cannot be started: {error}; lower --rm-workers ({self._settings.rm_workers})"
+                    f"a grader process cannot be started: {error}; lower --rm-workers ({self.settings.rm_workers})"
                 ) from error
 
     def _break(self, error: SlimeEventsError, batch: list[PendingJob]) -> None:

@@ -1,4 +1,4 @@
-"""`GraderProcess`: the pool's side of one grader process."""
+"""`WorkerProcess`: the pool's side of one worker process (`worker.py`)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from slime_events.core.child.frames import PeerEnded, frame
 from slime_events.core.child.process import STDERR, Child
 from slime_events.core.run.own_python import user_command
 from slime_events.plugins.rewards import messages
+from slime_events.plugins.rewards.choice import Choice
 from slime_events.plugins.user_environment import grader_environment
 
 _answer_decoder = msgspec.msgpack.Decoder(messages.Answer)
@@ -30,22 +31,30 @@ class KilledWhileLoading(PlugPointError):
     """A signal ended the process. Its grader or another process sent it."""
 
 
-class GraderProcess:
-    """A child process with a run's graders. Its stdout and stderr go to `log`."""
+class WorkerProcess:
+    """A child process that grades. Its stdout and stderr go to `log`."""
 
-    def __init__(self, child: Child, frames: FrameReader, writer: asyncio.StreamWriter, mark: int) -> None:
+    def __init__(
+        self,
+        child: Child,
+        frames: FrameReader,
+        writer: asyncio.StreamWriter,
+        mark: int,
+        loaded: dict[Choice, messages.Loaded],
+    ) -> None:
         self.child = child
         self._frames = frames
         self._writer = writer
         self._mark = mark
-        self.ready = messages.Ready("", "", False)
-        self.loaded: dict[str, messages.Loaded] = {}
-        """Graders that samples name themselves, by the path or name that the sample has."""
+        self._loaded = loaded
 
     @classmethod
-    async def start(cls, setup: messages.Setup, log: Path | None, deadline: float) -> GraderProcess:
-        """Start a process and wait until it has loaded its grader.
+    async def start(
+        cls, setup: messages.Setup, loaded: dict[Choice, messages.Loaded], log: Path | None, deadline: float
+    ) -> WorkerProcess:
+        """Start a process and wait until it has loaded the run's own function.
 
+        `loaded` takes the functions that the process loads, now and later.
         Raises PlugPointError (or the error of the grader's settings) if it does not start, DeadlineExceeded after
         `deadline` seconds, OSError if the machine has no resources for it.
         """
@@ -55,10 +64,10 @@ class GraderProcess:
             os.ftruncate(mark, messages.MARK.size)
             child = _start(mark, setup, log)
             unused.pop_all()
-        process = cls(child, *await child.streams(), mark)
+        process = cls(child, *await child.streams(), mark, loaded)
         try:
             async with asyncio.timeout(deadline):
-                process.ready = await process._set_up(setup)
+                await process._set_up(setup)
         except TimeoutError:
             await process.kill(stack=True)
             hint = "" if log is None else f"; see {log}"
@@ -68,7 +77,7 @@ class GraderProcess:
             raise
         return process
 
-    async def _set_up(self, setup: messages.Setup) -> messages.Ready:
+    async def _set_up(self, setup: messages.Setup) -> None:
         self._writer.write(frame(messages.encode(setup)))
         try:
             answer = _answer_decoder.decode(await self._frames.next())
@@ -79,9 +88,9 @@ class GraderProcess:
             raise kind(f"a grader process {self.child.ending()} while it loaded its grader") from error
         if isinstance(answer, messages.SetupFailed):
             raise getattr(errors, answer.error, PlugPointError)(answer.message)
-        if not isinstance(answer, messages.Ready):
+        if not isinstance(answer, messages.Loaded):
             raise PlugPointError(f"a grader process answered {type(answer).__name__} before it was ready")
-        return answer
+        self._loaded[answer.choice] = answer
 
     async def grade(self, jobs: Sequence[msgspec.Raw], limit: float) -> AsyncGenerator[messages.Done, None]:
         """Grade a batch. Yields each job when it is done.
@@ -94,7 +103,7 @@ class GraderProcess:
         while left:
             answer = _answer_decoder.decode(await self._frames.next(limit))
             if isinstance(answer, messages.Loaded):
-                self.loaded[answer.key] = answer
+                self._loaded[answer.choice] = answer
                 continue
             if not isinstance(answer, messages.Done):
                 raise PeerEnded(f"a grader process answered {type(answer).__name__} to a batch")

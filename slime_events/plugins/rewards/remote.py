@@ -15,8 +15,8 @@ import aiohttp
 
 from schemas.references import expand
 from schemas.rewards import RewardFailureKind
-from slime_events.plugins.rewards.dispatch import response_for
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure, failure, signed, value_of
+from slime_events.plugins.rewards.registry import response_for
 from slime_events.plugins.sample import Sample
 
 TRIES = 10

@@ -1,4 +1,4 @@
-"""A grader process: reads batches from its pool, grades, answers job by job. `InlineGrader` grades without a process.
+"""`Worker`: grades jobs. `main`: the process of a pool, which reads batches of jobs, and answers job by job.
 
 Before each step of a job it writes the job's number into a shared page, so that the pool knows which job to blame if
 this process is stuck or dies. The process has no time limit for synchronous code: the pool kills it from outside, which
@@ -31,10 +31,10 @@ from slime_events.core.child.limits import limit
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.args_view import ArgsView, for_one_call
 from slime_events.plugins.plain_values import plain
-from slime_events.plugins.rewards import dispatch, messages
+from slime_events.plugins.rewards import messages, registry
+from slime_events.plugins.rewards.choice import Choice, reward_key
 from slime_events.plugins.rewards.outcome import Graded, Outcome, failure, signed, unreadable
 from slime_events.plugins.rewards.teacher import graded
-from slime_events.plugins.sample import Sample
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class Worker:
         loaded: Callable[[messages.Loaded], None] = lambda message: None,
     ) -> None:
         self._settings: RewardSettings = setup.settings
-        self._loaded, self._announced = loaded, {""}
+        self._own, self._loaded, self._announced = setup.own, loaded, set[Choice]()
         self._folder = Path(setup.user_dir)
         own = ArgsView.of(setup.settings).as_dict()
         self._args = {evaluation: _args(own | setup.args, evaluation) for evaluation in (False, True)}
@@ -94,24 +94,21 @@ class Worker:
     def _loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.new_event_loop()
 
-    def prepare(self) -> messages.Ready:
-        """Load the run's own grader and its imports, before any sample's time runs."""
-        group = dispatch.resolve_group(self._settings, Sample(), user_dir=self._folder)
-        if group is None and not (self._settings.custom_rm_path or self._settings.rm_type):
-            return messages.Ready("", "", False)  # each sample names its own
-        grader = group or dispatch.resolve(self._settings, Sample(), user_dir=self._folder)
-        if not grader.own:
-            dispatch.import_heavy(grader.name)
-        elif make := getattr(grader.function, "make", None):
+    def prepare(self) -> messages.Loaded:
+        """Load the run's own function and its imports, before any sample's time runs."""
+        if self._own is None:
+            return messages.Loaded(Choice())
+        function = registry.load(self._own, reward_key(self._settings), self._folder)
+        if make := getattr(function.function, "make", None) if function.own else None:
             make(self._args[False])
-        return messages.Ready(grader.name, grader.digest, grader.concurrent)
+        return self._announcement(self._own, function)
 
     def grade(self, jobs: Sequence[messages.Job], answer: Callable[[messages.Done], None]) -> None:
         """Grade all jobs. Calls `answer` with each job when it is done, in any order."""
         waiting = []
         for number, job in enumerate(jobs):
             try:
-                grader = self._grader(job)
+                grader = self._load(job)
             except SlimeEventsError as error:
                 answer(messages.Done(number, [failure(RewardFailureKind.INVALID, str(error))] * len(job.samples)))
                 continue
@@ -125,20 +122,19 @@ class Worker:
         if waiting:
             self._loop.run_until_complete(self._grade_side_by_side(waiting, answer))
 
-    def _grader(self, job: messages.Job) -> dispatch.Grader:
-        evaluation, folder, first = job.evaluation, self._folder, job.samples[0]
-        own = dispatch.resolve_group(self._settings, first, evaluation=evaluation, user_dir=folder)
-        if job.group and own:
-            return own
-        grader = dispatch.resolve(self._settings, first, evaluation=evaluation, user_dir=folder)
-        if (key := dispatch.own_grader(self._settings, first)) not in self._announced:
-            if not grader.own:
-                dispatch.import_heavy(grader.name)
-            self._loaded(messages.Loaded(key, grader.name, grader.digest))
-            self._announced.add(key)
-        return grader
+    def _load(self, job: messages.Job) -> registry.RewardFunction:
+        function = registry.load(job.choice, reward_key(self._settings, evaluation=job.evaluation), self._folder)
+        if job.choice not in self._announced:
+            self._loaded(self._announcement(job.choice, function))
+        return function
 
-    def _grade_one(self, job: messages.Job, grader: dispatch.Grader) -> list[Outcome]:
+    def _announcement(self, choice: Choice, function: registry.RewardFunction) -> messages.Loaded:
+        if not function.own:
+            registry.import_heavy(function.name)
+        self._announced.add(choice)
+        return messages.Loaded(choice, function.name, function.digest, function.concurrent)
+
+    def _grade_one(self, job: messages.Job, grader: registry.RewardFunction) -> list[Outcome]:
         grading = _Grading(job, grader)
         try:
             returned = self._call(job, grader)
@@ -149,9 +145,11 @@ class Worker:
         return grading.outcomes(returned)
 
     async def _grade_side_by_side(
-        self, waiting: Sequence[tuple[int, messages.Job, dispatch.Grader]], answer: Callable[[messages.Done], None]
+        self,
+        waiting: Sequence[tuple[int, messages.Job, registry.RewardFunction]],
+        answer: Callable[[messages.Done], None],
     ) -> None:
-        async def grade_job(number: int, job: messages.Job, grader: dispatch.Grader) -> None:
+        async def grade_job(number: int, job: messages.Job, grader: registry.RewardFunction) -> None:
             grading = _Grading(job, grader)
             try:
                 call = marked(self._call(job, grader), number, self._mark)
@@ -162,30 +160,11 @@ class Worker:
 
         await asyncio.gather(*(grade_job(*each) for each in waiting))
 
-    def _call(self, job: messages.Job, grader: dispatch.Grader) -> Any:
+    def _call(self, job: messages.Job, grader: registry.RewardFunction) -> Any:
         args = self._args[job.evaluation]
         if grader.own:
             args = for_one_call(args)
         return grader.function(args, job.samples if job.group else job.samples[0])
-
-
-class InlineGrader:
-    """Grades in the calling process, with graders that need no time limit (`IMMEDIATE`)."""
-
-    def __init__(self, settings: RewardSettings) -> None:
-        self._settings = settings
-        self._worker = Worker(messages.Setup(settings, {}, str(Path.cwd())), mark=lambda number: None)
-
-    def accepts(self, samples: Sequence[Sample]) -> bool:
-        """Return whether the graders of all samples are `IMMEDIATE`."""
-        return {dispatch.grader_name(self._settings, sample) for sample in samples} <= dispatch.IMMEDIATE
-
-    def grade(self, samples: Sequence[Sample], *, evaluation: bool) -> list[Outcome]:
-        """Grade each sample by itself. Outcomes have the samples' order. An error in a grader is an outcome."""
-        outcomes: list[Outcome] = []
-        jobs = [messages.Job([sample], False, evaluation) for sample in samples]
-        self._worker.grade(jobs, lambda done: outcomes.extend(done.outcomes))
-        return outcomes
 
 
 def _args(values: dict[str, Any], evaluation: bool) -> ArgsView:
@@ -197,7 +176,7 @@ def _args(values: dict[str, Any], evaluation: bool) -> ArgsView:
 class _Grading:
     """Grading of one job, which begins now. Turns the grader's result or exception into outcomes."""
 
-    def __init__(self, job: messages.Job, grader: dispatch.Grader) -> None:
+    def __init__(self, job: messages.Job, grader: registry.RewardFunction) -> None:
         self._job, self._grader = job, grader
         self._metadata = [copy.copy(sample.metadata) for sample in job.samples] if grader.own else []
         self._began = time.perf_counter()

@@ -7,11 +7,11 @@ from typing import Any
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards.dapo import compute_score, normalize_final_answer
 from slime_events.plugins.rewards.deepscaler import get_deepscaler_rule_based_reward
-from slime_events.plugins.rewards.dispatch import resolve
 from slime_events.plugins.rewards.f1 import f1_score
 from slime_events.plugins.rewards.gpqa import compute_gpqa_reward
 from slime_events.plugins.rewards.math import grade_answer
 from slime_events.plugins.rewards.mathd import mathd_normalize_answer
+from slime_events.plugins.rewards.registry import resolve
 from slime_events.plugins.sample import Sample
 from tests.harness.conformance.case import Case
 

@@ -1,7 +1,8 @@
 """`async_rm` and `batched_async_rm` with slime's signatures, for user code that grades samples itself.
 
-They grade immediately, in the caller's process and under its limits. A run's graders (`graders.py`) have processes and
-limits of their own. If user code or a test has replaced a name of `slime.rollout.rm_hub`, the replacement is called.
+They grade immediately, in the caller's process and under its limits. A run's graders (`dispatcher.py`) have processes
+and limits of their own. If user code or a test has replaced a name of `slime.rollout.rm_hub`, the replacement is
+called.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slime_events.core.config.reward import RewardSettings
-from slime_events.plugins.rewards.dispatch import BOXED, REMOTE, grader_name, load_own, resolve
+from slime_events.plugins.rewards.choice import Place, choose, grader_name
+from slime_events.plugins.rewards.registry import BOXED, load_own, resolve
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.slime.aliases import in_force, replaced
 
@@ -31,17 +33,16 @@ _FUNCTIONS = {
 async def async_rm(args: object, sample: Sample, **kwargs: object) -> Any:
     """Return the value of the sample's grader: a number, or a dict.
 
-    `dispatch.resolve` chooses the grader. `args` supplies `rm_type`, `custom_rm_path` and `rm_url`, and is passed to a
+    `choose` chooses the grader. `args` supplies `rm_type`, `custom_rm_path` and `rm_url`, and is passed to a
     user's own grader. Raises UnknownGrader (a NotImplementedError), and the grader's own exceptions.
     """
     settings = _settings(args)
-    name = grader_name(settings, sample)
-    if REMOTE in name:
+    choice = choose(settings, sample)
+    if choice.place is Place.JUDGE:
         return await in_force("remote_rm", HOME)(args, sample)
-    path = sample.custom_rm_path or settings.custom_rm_path
-    if path and (load := replaced(*_LOAD)):
-        returned = load(path)(args, sample, **kwargs)
-    elif (other := _replaced_grader(name, sample)) is not None:
+    if choice.is_own and (load := replaced(*_LOAD)):
+        returned = load(choice.name)(args, sample, **kwargs)
+    elif not choice.is_own and (other := _replaced_grader(choice.name, sample)) is not None:
         return other()
     else:
         grader = resolve(settings, sample)

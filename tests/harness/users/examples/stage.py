@@ -27,6 +27,7 @@ from slime_events.core.trajectory import Trajectory, read_trajectory
 from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.rewards.choice import choose
 from slime_events.plugins.rewards.messages import Done, Job, Setup
 from slime_events.plugins.rewards.outcome import Outcome
 from slime_events.plugins.rewards.worker import Worker
@@ -81,16 +82,17 @@ class GradersHere:
 
     def __init__(self, settings: TrainSettings) -> None:
         args = ArgsView.of_run(settings).as_dict()
+        self._choice = partial(choose, settings.reward)
         self._in_groups, self._one_at_a_time = settings.reward.group_rm, asyncio.Lock()
         self._worker = Worker(Setup(settings.reward, args, str(Path.cwd())), mark=lambda number: None)
 
     async def grade(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
-        return await self._all([Job([sample], False, evaluation) for sample in samples])
+        return await self._all([Job([sample], self._choice(sample), False, evaluation) for sample in samples])
 
     async def grade_group(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
         if not self._in_groups:
             return await self.grade(samples, evaluation=evaluation)
-        return await self._all([Job(list(samples), True, evaluation)])
+        return await self._all([Job(list(samples), self._choice(samples[0]), True, evaluation)])
 
     async def _all(self, jobs: Sequence[Job]) -> list[Outcome]:
         done: dict[int, Done] = {}

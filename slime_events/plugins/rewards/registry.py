@@ -1,4 +1,4 @@
-"""The graders, and the choice for a sample in slime's order: the sample's own, the run's own, a built-in by name."""
+"""The functions that grade: built-ins by name, users' by path, and checks of what they need."""
 
 import dataclasses
 import functools
@@ -25,6 +25,7 @@ from slime_events.plugins.rewards import (
     random_reward,
     reasoning_gym,
 )
+from slime_events.plugins.rewards.choice import OUTSIDE, REMOTE, Choice, Place, choose, grader_name, reward_key
 from slime_events.plugins.rewards.ifbench import grader as ifbench
 from slime_events.plugins.rewards.no_eval import without_eval
 from slime_events.plugins.rewards.reward_model import by_class
@@ -46,11 +47,6 @@ GRADERS: Mapping[str, BuiltIn] = {
     "random": random_reward.reward,
     "reasoning_gym": reasoning_gym.reward,
 }
-
-IMMEDIATE = frozenset({"exact", "random"})
-"""Graders that return quickly for every input, and so need no process with a time limit: they read the text a few
-times, and run no user code, regular expression or parser.
-"""
 
 REWARD_KEYS: Mapping[str, str] = {"dapo": "score"}
 """Entry of a grader's dict that is the reward if no --reward-key is set."""
@@ -84,13 +80,9 @@ DEFAULT_NAMES = ("reward_func", "custom_rm", "CustomRewardModel")
 """Names to look for if --custom-rm-path names only a file."""
 
 BOXED = "boxed_"
-REMOTE = "remote_rm"
-"""A reward model behind HTTP (`remote.py`). The pool's processes do not load it."""
-OUTSIDE = "outside"
-"""No grader: a producer sends the reward to the run's inbox."""
 
 
-class Grader(NamedTuple):
+class RewardFunction(NamedTuple):
     """A grader: `function(args, sample)`, or for a group `function(args, samples)`; sync or async."""
 
     name: Annotated[str, doc("For events.")]
@@ -103,64 +95,33 @@ class Grader(NamedTuple):
 
 def resolve(
     settings: RewardSettings, sample: Sample, *, evaluation: bool = False, user_dir: Path | None = None
-) -> Grader:
-    """Return the grader of one sample.
+) -> RewardFunction:
+    """Return the function that grades one sample. Raises as `load`."""
+    return load(choose(settings, sample), reward_key(settings, evaluation=evaluation), user_dir)
 
-    The first that is set decides: `sample.custom_rm_path`, `custom_rm_path`, `metadata["rm_type"]`, `rm_type`. Raises
-    UnknownGrader if none is set or the name is unknown, PlugPointError if a user's function does not load.
+
+def load(choice: Choice, key: str | None, user_dir: Path | None = None) -> RewardFunction:
+    """Return a chosen function; `key` is its reward's entry.
+
+    Raises UnknownGrader if none is named or the name is unknown, PlugPointError if a user's function does not load.
     """
-    key = reward_key(settings, evaluation=evaluation)
-    if path := sample.custom_rm_path or settings.custom_rm_path:
-        return load_own(path, key, user_dir)
-    return built_in(grader_name(settings, sample), key)
-
-
-def grader_name(settings: RewardSettings, sample: Sample) -> str:
-    """Return the name of a sample's built-in grader; empty if a user's function grades it, or none is named."""
-    if sample.custom_rm_path or settings.custom_rm_path:
-        return ""
-    metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
-    return str(metadata.get("rm_type") or settings.rm_type or "").strip()
-
-
-def own_grader(settings: RewardSettings, sample: Sample) -> str:
-    """Return the path or name of the grader that the sample itself names; empty if the run's grader applies."""
-    if sample.custom_rm_path or settings.custom_rm_path:
-        return sample.custom_rm_path or ""
-    names = isinstance(sample.metadata, dict) and sample.metadata.get("rm_type")
-    return grader_name(settings, sample) if names else ""
-
-
-def resolve_group(
-    settings: RewardSettings, sample: Sample, *, evaluation: bool = False, user_dir: Path | None = None
-) -> Grader | None:
-    """Return the user's `(args, samples) -> list` of --group-rm; None if samples are graded one by one.
-
-    `sample` is one of the group. It may name its own grader.
-    """
-    path = sample.custom_rm_path or settings.custom_rm_path
-    if not (settings.group_rm and path):
-        return None
-    return load_own(path, reward_key(settings, evaluation=evaluation), user_dir)
-
-
-def reward_key(settings: RewardSettings, *, evaluation: bool = False) -> str | None:
-    """Return --reward-key, or for an evaluation --eval-reward-key if it is set."""
-    return (settings.eval_reward_key if evaluation else None) or settings.reward_key
+    return load_own(choice.name, key, user_dir) if choice.is_own else built_in(choice.name, key)
 
 
 @functools.lru_cache(maxsize=64)
-def load_own(path: str, key: str | None, user_dir: Path | None) -> Grader:
+def load_own(path: str, key: str | None, user_dir: Path | None) -> RewardFunction:
     function = load_function(path, default_names=DEFAULT_NAMES, user_dir=user_dir)
     if inspect.isclass(function):
         function = by_class(function)
     call = getattr(function, "__call__", None)  # noqa: B004  an object with an async __call__
     concurrent = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
-    return Grader(name_of(function), digest_of(function), function, own=True, reward_key=key, concurrent=concurrent)
+    return RewardFunction(
+        name_of(function), digest_of(function), function, own=True, reward_key=key, concurrent=concurrent
+    )
 
 
 @functools.lru_cache(maxsize=64)
-def built_in(rm_type: str | None, key: str | None = None) -> Grader:
+def built_in(rm_type: str | None, key: str | None = None) -> RewardFunction:
     """Return the grader `rm_type`. `boxed_X` is grader X on the content of the last box (`unboxed.py`)."""
     name = (rm_type or "").strip()
     base = name.removeprefix(BOXED)
@@ -180,7 +141,7 @@ def built_in(rm_type: str | None, key: str | None = None) -> Grader:
             sample = dataclasses.replace(sample, label=str(sample.label))
         return grade(response_for(name, sample.response), sample)
 
-    return Grader(name, _digest(name, grade), function, own=False, reward_key=key or REWARD_KEYS.get(base))
+    return RewardFunction(name, _digest(name, grade), function, own=False, reward_key=key or REWARD_KEYS.get(base))
 
 
 def check_label(rm_type: str, sample: Sample) -> None:
@@ -242,18 +203,16 @@ def check_installed(rm_type: str) -> None:
 
 def check_metadata(settings: RewardSettings, metadata: object) -> None:
     """Raise UnknownGrader, MissingPart or UngradableSample if a prompt's metadata does not allow grading."""
-    name = grader_name(settings, Sample(metadata=metadata))
-    if not name:
+    choice = choose(settings, Sample(metadata=metadata))
+    if choice.is_own or not choice.name or choice.place is Place.OUTSIDE:
         return
-    if REMOTE in name:
+    if choice.place is Place.JUDGE:
         if not settings.rm_url:
-            raise UnknownGrader(f"metadata names the grader {name}, but the run has no --rm-url")
+            raise UnknownGrader(f"metadata names the grader {choice.name}, but the run has no --rm-url")
         return
-    if name == OUTSIDE:
-        return
-    built_in(name)
-    check_installed(name)
-    if name.removeprefix(BOXED) == "ifbench":
+    built_in(choice.name)
+    check_installed(choice.name)
+    if choice.name.removeprefix(BOXED) == "ifbench":
         ifbench.instructions_of(metadata)
 
 
