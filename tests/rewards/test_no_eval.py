@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,7 +15,12 @@ from slime_events.plugins.rewards.no_eval import read
 from slime_events.plugins.rewards.registry import built_in
 from slime_events.plugins.sample import Sample
 
-reasoning_gym = pytest.importorskip("reasoning_gym")
+
+@pytest.fixture(scope="module")
+def reasoning_gym() -> ModuleType:
+    """The package, whose import takes a second: not at the collection of tests."""
+    module: ModuleType = pytest.importorskip("reasoning_gym")
+    return module
 
 
 def graded(entry: dict[str, Any], answer: str) -> float:
@@ -22,6 +28,7 @@ def graded(entry: dict[str, Any], answer: str) -> float:
     return float(built_in("reasoning_gym").function(None, Sample(response=response, metadata={"entry": entry})))
 
 
+@pytest.mark.usefixtures("reasoning_gym")
 @pytest.mark.parametrize(
     ("name", "field"),
     [("number_sorting", "answer"), ("bitwise_arithmetic", "problem"), ("bitwise_arithmetic", "answer")],
@@ -39,7 +46,7 @@ def test_code_in_an_entry_is_not_run(tmp_path: Path, name: str, field: str) -> N
 @pytest.mark.parametrize(
     "name", ["number_sorting", "bitwise_arithmetic", "basic_arithmetic", "n_queens", "spiral_matrix"]
 )
-def test_right_answers_are_right_as_ever(name: str) -> None:
+def test_right_answers_are_right_as_ever(name: str, reasoning_gym: ModuleType) -> None:
     for entry in reasoning_gym.create_dataset(name, size=5, seed=1):
         assert graded(entry, entry["answer"]) == 1.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from tests.harness.attacks.attack import REFUSED, TAKEN, Answer, Attack, answer_of, expects
@@ -22,6 +22,8 @@ HEADS: dict[str, tuple[bytes, bytes]] = {
     GENERATE: (b'{"text": "', b'"}'),
 }
 USER = b'{"role": "user", "content": "a"}'
+Body = Callable[[], bytes]
+"""A body is built when it is sent: all of them are 200 MB."""
 
 
 def _parts(path: str, size: int) -> Iterator[bytes]:
@@ -60,12 +62,12 @@ async def _declared_alone(scene: Scene) -> Answer:
     return await scene.raw(head % ((await _path_of(scene, CHAT)).encode(), scene.port, 10**12))
 
 
-async def _many(scene: Scene, raw: bytes, path: str = CHAT, expected: frozenset[int] = REFUSED) -> Answer:
-    return await turned(scene, path, None, expected, raw=raw)
+async def _many(scene: Scene, raw: Body, path: str = CHAT, expected: frozenset[int] = REFUSED) -> Answer:
+    return await turned(scene, path, None, expected, raw=raw())
 
 
-async def _sent(scene: Scene, raw: bytes, kind: str = "json") -> Answer:
-    return answer_of(await scene.post("prompts", raw=raw, kind=kind), EITHER)
+async def _sent(scene: Scene, raw: Body, kind: str = "json") -> Answer:
+    return answer_of(await scene.post("prompts", raw=raw(), kind=kind), EITHER)
 
 
 async def _side_by_side(scene: Scene) -> Answer:
@@ -84,17 +86,35 @@ def _with(name: str, value: bytes) -> bytes:
     return _chat(USER)[:-1] + b', "%s": %s}' % (name.encode(), value)
 
 
-MESSAGES_100K = b",".join([USER] * 100_000)
-DEEP = b"[" * 100_000 + b"]" * 100_000
-TOOL_900 = b'[{"type": "function", "function": {"name": "f", "parameters": %s}}]' % (b'{"a":' * 900 + b"1" + b"}" * 900)
+def _messages_100k() -> bytes:
+    return b",".join([USER] * 100_000)
+
+
+def _deep() -> bytes:
+    return b"[" * 100_000 + b"]" * 100_000
+
+
+def _tool_900() -> bytes:
+    schema = b'{"a":' * 900 + b"1" + b"}" * 900
+    return b'[{"type": "function", "function": {"name": "f", "parameters": %s}}]' % schema
+
+
+def _parts_100k() -> bytes:
+    return b",".join([b'{"type": "text", "text": "a"}'] * 100_000)
+
+
+def _tools_20k() -> list[object]:
+    return [{"type": "function", "function": {"name": f"f{n}", "parameters": {}}} for n in range(20_000)]
+
+
 PROMPT = b'{"prompt": "%s"}\n'
 
 
-def _by_key(name: str, raw: bytes, path: str = CHAT, expected: frozenset[int] = REFUSED) -> Attack:
+def _by_key(name: str, raw: Body, path: str = CHAT, expected: frozenset[int] = REFUSED) -> Attack:
     return Attack(name, path, expects(expected), partial(_many, raw=raw, path=path, expected=expected))
 
 
-def _by_token(name: str, raw: bytes, kind: str = "json") -> Attack:
+def _by_token(name: str, raw: Body, kind: str = "json") -> Attack:
     return Attack(name, "prompts", expects(EITHER), partial(_sent, raw=raw, kind=kind), 120.0)
 
 
@@ -102,8 +122,6 @@ def _large_chat(name: str, size: int) -> Attack:
     return Attack(name, CHAT, "refused", partial(_large, path=CHAT, chunked=False, size=size))
 
 
-PARTS = b",".join([b'{"type": "text", "text": "a"}'] * 100_000)
-TOOLS: list[object] = [{"type": "function", "function": {"name": f"f{n}", "parameters": {}}} for n in range(20_000)]
 ATTACKS: list[Attack] = [
     *(
         Attack(f"60 MB, {how}", path, "refused", partial(_large, path=path, chunked=how == "chunked"))
@@ -114,20 +132,20 @@ ATTACKS: list[Attack] = [
     _large_chat("300 KB of text", 300_000),
     Attack("8 x 8 MB at once", CHAT, "refused", _side_by_side),
     Attack("a terabyte declared", CHAT, "refused", _declared_alone),
-    _by_key("100,000 messages", _chat(MESSAGES_100K)),
-    _by_key("100,000 empty messages", _chat(MESSAGES_100K.replace(b'"a"', b'""'))),
-    _by_key("100,000 parts", _chat(b'{"role": "user", "content": [%s]}' % PARTS)),
-    _by_key("20,000 tools", _chat(USER, tools=TOOLS), expected=EITHER),
-    _by_key("100,000 levels", DEEP),
-    _by_key("100,000 levels in a field", _with("metadata", DEEP)),
-    _by_key("900 levels in a schema", _with("tools", TOOL_900), expected=EITHER),
-    _by_key("a number of 5 MB", _with("seed", b"9" * 5_000_000)),
-    _by_key("100,000 inputs", b'{"model": "m", "input": [%s]}' % MESSAGES_100K, RESPONSES),
-    _by_key("100,000 messages", _chat(MESSAGES_100K), MESSAGES),
-    _by_token("100,000 levels", DEEP),
-    _by_token("8 MB of one prompt", PROMPT % (b"x" * 8_000_000)),
-    _by_token("a list of 2,000,000 numbers", b"[" + b"1," * 2_000_000 + b"1]"),
-    _by_token("NDJSON: 55 MB of {}", b"{}\n" * 18_000_000, NDJSON),
-    _by_token("NDJSON: 55 MB of blanks", b"\n" * 55_000_000, NDJSON),
-    _by_token("NDJSON: a line of 55 MB", PROMPT % (b"x" * 55_000_000), NDJSON),
+    _by_key("100,000 messages", lambda: _chat(_messages_100k())),
+    _by_key("100,000 empty messages", lambda: _chat(_messages_100k().replace(b'"a"', b'""'))),
+    _by_key("100,000 parts", lambda: _chat(b'{"role": "user", "content": [%s]}' % _parts_100k())),
+    _by_key("20,000 tools", lambda: _chat(USER, tools=_tools_20k()), expected=EITHER),
+    _by_key("100,000 levels", _deep),
+    _by_key("100,000 levels in a field", lambda: _with("metadata", _deep())),
+    _by_key("900 levels in a schema", lambda: _with("tools", _tool_900()), expected=EITHER),
+    _by_key("a number of 5 MB", lambda: _with("seed", b"9" * 5_000_000)),
+    _by_key("100,000 inputs", lambda: b'{"model": "m", "input": [%s]}' % _messages_100k(), RESPONSES),
+    _by_key("100,000 messages", lambda: _chat(_messages_100k()), MESSAGES),
+    _by_token("100,000 levels", _deep),
+    _by_token("8 MB of one prompt", lambda: PROMPT % (b"x" * 8_000_000)),
+    _by_token("a list of 2,000,000 numbers", lambda: b"[" + b"1," * 2_000_000 + b"1]"),
+    _by_token("NDJSON: 55 MB of {}", lambda: b"{}\n" * 18_000_000, NDJSON),
+    _by_token("NDJSON: 55 MB of blanks", lambda: b"\n" * 55_000_000, NDJSON),
+    _by_token("NDJSON: a line of 55 MB", lambda: PROMPT % (b"x" * 55_000_000), NDJSON),
 ]
