@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.datums import PassResult, TrainPass
-from slime_events.core.save_progress import SaveProgress
-from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.core.training.datums import PassResult, TrainPass
+from slime_events.core.training.save_progress import SaveProgress
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.difference import Distance
 from storage.weights.shards import Shard, TensorBytes
 

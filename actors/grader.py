@@ -15,7 +15,7 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted
 from schemas.subjects import about
 from slime_events.core.run.participant import Participant, run_events_before, subjects_of
-from slime_events.core.trajectory import Fetch, Trajectory, read_trajectory
+from slime_events.core.tokens.trajectory import Fetch, Trajectory, read_trajectory
 from slime_events.loop.training.pending_rewards import PendingRewards
 from slime_events.plugins.rewards.choice import OUTSIDE
 from slime_events.plugins.rewards.dispatcher import Dispatcher

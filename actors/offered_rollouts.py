@@ -11,7 +11,7 @@ from schemas.ids import INBOX
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import Origin, RolloutCompleted, RolloutOffered, WeightSpan
 from schemas.subjects import of_type
-from slime_events.core.trajectory import Fetch, content_digest
+from slime_events.core.tokens.trajectory import Fetch, content_digest
 from slime_events.loop.conductor.draw import ReusedRollout
 from slime_events.plugins.rewards.choice import OUTSIDE
 from storage.log import Readable, Recorded

@@ -18,6 +18,7 @@ from actors.offered_rollouts import OfferedRollouts
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.step_samples import StepSamples
 from actors.trainer.ranks import rendezvous_address
+from slime_events.core.checkpoint.vocabulary import vocabulary_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.join import join_run, open_log
@@ -29,8 +30,7 @@ from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.snapshot import Snapshot, Snapshots, low_water, training_start
 from slime_events.core.telemetry.printed import copy_output_to_log
 from slime_events.core.telemetry.process_log import setup_logging
-from slime_events.core.trajectory import Fetch
-from slime_events.core.vocabulary import vocabulary_of
+from slime_events.core.tokens.trajectory import Fetch
 from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.conductor.prompts import PromptFeed

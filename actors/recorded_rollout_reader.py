@@ -11,9 +11,9 @@ from schemas.event import Event
 from schemas.ids import sibling_id
 from schemas.rollouts import FailureKind, Origin, RolloutCompleted, RolloutFailed, Timings, WeightSpan
 from schemas.subjects import about
+from slime_events.core.checkpoint.vocabulary import check_ids
 from slime_events.core.run.run_reader import OpenedRun
-from slime_events.core.trajectory import Trajectories, Trajectory, merge_spans
-from slime_events.core.vocabulary import check_ids
+from slime_events.core.tokens.trajectory import Trajectories, Trajectory, merge_spans
 from slime_events.loop.conductor.draw import ReusedRollout
 from storage.log import Recorded
 

@@ -26,7 +26,7 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutReturned
 from schemas.subjects import about, of_type
 from slime_events.core.state.run import RunState
-from slime_events.core.trajectory import Fetch, read_trajectory
+from slime_events.core.tokens.trajectory import Fetch, read_trajectory
 from slime_events.loop.conductor.seal import batch_digest
 from slime_events.plugins.filters.gathering import MetricGatherer
 from slime_events.plugins.sample import Sample

@@ -18,7 +18,7 @@ from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from slime_events.algorithms.estimators.estimator import normalize_group
 from slime_events.core.config.save_steps import SaveSteps
-from slime_events.core.trajectory import content_digest
+from slime_events.core.tokens.trajectory import content_digest
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.seal import batch_digest
 

@@ -21,7 +21,7 @@ from benchmarks.figure import Better, Figure
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.app.demo.settings import demo_settings
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.train_batch import TrainBatch, TrainSample
+from slime_events.core.training.train_batch import TrainBatch, TrainSample
 
 PROMPT = 13
 """Tokens of a question of the demo."""

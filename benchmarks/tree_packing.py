@@ -20,7 +20,7 @@ from actors.trainer.ranks import rendezvous_address
 from benchmarks.figure import Better, Figure
 from benchmarks.trainer import cpu_seconds
 from slime_events.app.demo.settings import demo_settings
-from slime_events.core.train_batch import TrainBatch, TrainSample
+from slime_events.core.training.train_batch import TrainBatch, TrainSample
 
 if TYPE_CHECKING:
     from actors.megatron.rank import TrainerRank

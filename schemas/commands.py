@@ -38,7 +38,7 @@ class CommandGiven(Event, frozen=True, kw_only=True, tag="command.given"):
     kind: Annotated[CommandKind, doc("Kind of the call.")]
     arguments: Annotated[dict[str, Any], doc("JSON values by the protocol's names.")] = {}
     datums: Annotated[
-        Array, doc("Input of a forward or backward pass, packed as in `slime_events/core/datums.py`.")
+        Array, doc("Input of a forward or backward pass, packed as in `slime_events/core/training/datums.py`.")
     ] = EMPTY_BYTES
     samples: Annotated[
         tuple[str, ...], doc("Samples (purpose `call`) from which the client reports to have made the datums.")

@@ -212,8 +212,8 @@ class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progresse
     kept: Annotated[
         Array | None,
         doc(
-            "int8: ids that top-p or top-k kept for each token, in the format of `slime_events/core/kept_tokens.py`; "
-            "None if the whole vocabulary was kept."
+            "int8: ids that top-p or top-k kept for each token, in the format of "
+            "`slime_events/core/tokens/kept_tokens.py`; None if the whole vocabulary was kept."
         ),
     ] = None
     kept_log_probs: Annotated[Array | None, doc("float32 [n]: log-probs (nats) among the kept ids.")] = None

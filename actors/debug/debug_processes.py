@@ -23,14 +23,14 @@ from schemas.weights import WeightsPublished
 from slime_events.analysis.export.loaded import LoadedStep
 from slime_events.analysis.export.samples import Samples
 from slime_events.analysis.export.writers import DumpWriter
+from slime_events.core.checkpoint.vocabulary import vocabulary_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
-from slime_events.core.save_progress import SaveProgress, SaveState
-from slime_events.core.train_batch import StepResult, TrainBatch
-from slime_events.core.trajectory import Fetch
-from slime_events.core.vocabulary import vocabulary_of
+from slime_events.core.tokens.trajectory import Fetch
+from slime_events.core.training.save_progress import SaveProgress, SaveState
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from storage.blobs import BlobStore
 from storage.follow import Follower
 from storage.log import append_all, once

@@ -15,12 +15,12 @@ from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested, StopReason, WeightSpan
+from slime_events.core.checkpoint.vocabulary import vocabulary_of, wrong_id
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
-from slime_events.core.trajectory import content_digest
-from slime_events.core.vocabulary import vocabulary_of, wrong_id
+from slime_events.core.tokens.trajectory import content_digest
 from slime_events.plugins.loader import digest_of, name_of
 from slime_events.plugins.loss_masks import MultiTurnLossMaskGenerator
 from slime_events.plugins.tokenizer import load_tokenizer

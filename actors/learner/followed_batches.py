@@ -7,8 +7,8 @@ from dataclasses import replace
 from schemas.batches import BatchSealed
 from schemas.event import Event, Purpose
 from schemas.rollouts import RolloutRequested, WeightSpan
-from slime_events.core.train_batch import TrainBatch
-from slime_events.core.trajectory import Fetch, Trajectory
+from slime_events.core.tokens.trajectory import Fetch, Trajectory
+from slime_events.core.training.train_batch import TrainBatch
 from slime_events.loop.learner.batches import DerivedBatch
 from slime_events.loop.training.pending_batches import PendingBatches, build_batch
 

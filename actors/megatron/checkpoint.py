@@ -25,7 +25,7 @@ from actors.megatron.trainee import Critic, Trainee
 from schemas.errors import CheckpointMismatch, TrainerError
 from schemas.text import raised_text
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.save_progress import SaveProgress, SaveState
+from slime_events.core.training.save_progress import SaveProgress, SaveState
 from storage.object_store import fsync
 
 MARK = "trainer.json"

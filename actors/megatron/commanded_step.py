@@ -14,7 +14,7 @@ from actors.megatron.forward import Packed, pack_sequences
 from actors.megatron.trainee import Trainee
 from actors.step.heartbeat import beat
 from slime_events.algorithms.token_losses import token_losses
-from slime_events.core.datums import AdamParams, Datum, PassResult, TrainPass
+from slime_events.core.training.datums import AdamParams, Datum, PassResult, TrainPass
 
 
 class CommandedSteps:

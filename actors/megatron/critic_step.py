@@ -15,7 +15,7 @@ from actors.step.host_columns import joined_on_host, to_device
 from actors.step.step_metrics import StepMetrics
 from schemas.doc import doc
 from slime_events.algorithms.value_model import value_figures, value_objective
-from slime_events.core.train_batch import TrainSample
+from slime_events.core.training.train_batch import TrainSample
 
 
 class Targets(NamedTuple):

@@ -14,7 +14,7 @@ from actors.megatron.attention import PackedSequences
 from actors.step.heartbeat import beat
 from actors.step.log_probs import ByRows, LogitMemory, Targets
 from actors.step.micro_batch import MicroBatch
-from slime_events.core.train_batch import TrainSample
+from slime_events.core.training.train_batch import TrainSample
 
 Packed = MicroBatch[PackedSequences]
 """A micro batch in Megatron's layout."""

@@ -20,7 +20,7 @@ from schemas.errors import CheckpointMismatch
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.train_batch import StoredVersion
+from slime_events.core.training.train_batch import StoredVersion
 from slime_events.loop.training.past_versions import OLD_ACTOR
 from storage.digests import weights_digest
 

@@ -38,9 +38,9 @@ from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.combinations import check_device
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.datums import Beginning, PassResult, TrainPass
-from slime_events.core.save_progress import SaveProgress, SaveState
-from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.core.training.datums import Beginning, PassResult, TrainPass
+from slime_events.core.training.save_progress import SaveProgress, SaveState
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.difference import Distance, PartDistance, whole_distance
 from slime_events.loop.training.past_versions import OLD_ACTOR, old_actor
 from slime_events.plugins.args_view import ArgsView

@@ -28,7 +28,7 @@ from slime_events.algorithms.advantages import compute_advantages, finished, mov
 from slime_events.algorithms.correction import OwnTerms
 from slime_events.algorithms.objective import policy_objective, sft_objective, truncated
 from slime_events.algorithms.packing import OptimizerStep, optimizer_steps
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.training.train_batch import TrainBatch
 from slime_events.plugins.trainer_points import (
     ADVANTAGE,
     BEFORE_TRAIN_STEP,

@@ -9,7 +9,7 @@ from torch import Tensor
 from actors.megatron.frozen_model import PREFIXES, TEACHER
 from actors.megatron.trainee import Trainee
 from schemas.errors import TrainerError
-from slime_events.core.train_batch import TrainBatch, TrainSample
+from slime_events.core.training.train_batch import TrainBatch, TrainSample
 from slime_events.loop.training.past_versions import OLD_ACTOR
 from slime_events.plugins.trainer_points import BEFORE_LOG_PROB
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from actors.megatron.rollout_step import RolloutStep
 from slime_events.analysis.export.files import write_file
 from slime_events.analysis.export.sample import OURS
-from slime_events.core.train_batch import TrainBatch, TrainSample
+from slime_events.core.training.train_batch import TrainBatch, TrainSample
 
 
 def save_train_dump(step: RolloutStep, batch: TrainBatch, path: str) -> None:

@@ -32,10 +32,10 @@ from schemas.errors import RankLost, TrainerError
 from slime_events.algorithms.packing import micro_batches
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.datums import Datum
-from slime_events.core.gpus import look, this_machine
+from slime_events.core.machine.gpus import look, this_machine
 from slime_events.core.run.process_environment import listen_on_loopback, set_for_cuda
-from slime_events.core.train_batch import TrainSample
+from slime_events.core.training.datums import Datum
+from slime_events.core.training.train_batch import TrainSample
 from slime_events.plugins.trainer_points import TrainerFunctions
 
 

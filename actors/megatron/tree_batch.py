@@ -21,7 +21,7 @@ from actors.step.micro_batch import MicroBatch
 from schemas.doc import doc
 from slime_events.algorithms import prefix_tree
 from slime_events.algorithms.prefix_tree import Pays, PrefixTree
-from slime_events.core.train_batch import TrainSample
+from slime_events.core.training.train_batch import TrainSample
 
 
 @dataclass

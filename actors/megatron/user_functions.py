@@ -12,7 +12,7 @@ from torch import Tensor
 from actors.step.host_columns import to_user
 from slime_events.algorithms.objective import token_weights
 from slime_events.algorithms.segments import Segments
-from slime_events.core.train_batch import TrainSample
+from slime_events.core.training.train_batch import TrainSample
 from slime_events.plugins.trainer_points import UserFunction
 
 if TYPE_CHECKING:  # a user's file imports this by slime's names, and is looked at before a run needs Megatron

@@ -13,7 +13,7 @@ from pathlib import Path
 from actors.trainer.past_weights import PastWeights
 from slime_events.analysis.retrain.version_chain import Chain
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.train_batch import StoredVersion
+from slime_events.core.training.train_batch import StoredVersion
 from slime_events.loop.training.past_versions import PastVersions
 from storage.weights.shards import TensorBytes
 from storage.weights.store import WeightStore, local_folder, read_manifest

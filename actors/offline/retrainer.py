@@ -31,7 +31,7 @@ from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_
 from slime_events.analysis.retrain.version_chain import Chain, read_chain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun, open_run
-from slime_events.core.train_batch import StepResult
+from slime_events.core.training.train_batch import StepResult
 from slime_events.loop.learner.batches import DerivedBatch
 from slime_events.loop.training.difference import (
     Difference,

@@ -15,7 +15,7 @@ from schemas.errors import TrainerError
 from slime_events.algorithms.packing import PackingRule, micro_batches
 from slime_events.algorithms.prefix_tree import Branch, branches, families
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.train_batch import TrainBatch, TrainSample
+from slime_events.core.training.train_batch import TrainBatch, TrainSample
 
 log = logging.getLogger(__name__)
 # Default limit of a micro batch: enough tokens for large matrix products, within this memory for backward.

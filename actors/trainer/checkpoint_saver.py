@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.ranks import Ranks
 from schemas.checkpoints import CheckpointSaved
-from slime_events.core.save_progress import SaveState
+from slime_events.core.training.save_progress import SaveState
 from slime_events.loop.training.training_state import Digests
 
 log = logging.getLogger(__name__)

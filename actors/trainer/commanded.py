@@ -26,7 +26,7 @@ from schemas.event import Event
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.text import message_text
 from slime_events.core.run.participant import Participant
-from slime_events.core.train_batch import StepResult
+from slime_events.core.training.train_batch import StepResult
 from slime_events.loop.commands.batch import train_pass
 from slime_events.loop.commands.order import CommandOrder, Due
 from slime_events.loop.training.pending_batches import PendingBatches

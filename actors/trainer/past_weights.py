@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from schemas.errors import TrainerError
-from slime_events.core.datums import Beginning
-from slime_events.core.train_batch import StoredVersion, TrainBatch
+from slime_events.core.training.datums import Beginning
+from slime_events.core.training.train_batch import StoredVersion, TrainBatch
 from slime_events.loop.training.past_versions import NO_PAST, PastVersions
 
 Find = Callable[[int], StoredVersion | None]

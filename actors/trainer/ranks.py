@@ -9,9 +9,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from actors.backends import Backend
 from schemas.errors import RankLost
-from slime_events.core.datums import PassResult, TrainPass
-from slime_events.core.save_progress import SaveProgress
-from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.core.training.datums import PassResult, TrainPass
+from slime_events.core.training.save_progress import SaveProgress
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.difference import Distance, distance
 from storage.cancellation import end_all
 from storage.nats.ports import HOST, free_port

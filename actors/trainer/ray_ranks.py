@@ -18,8 +18,8 @@ from actors.trainer.ranks import Ranks, collective
 from schemas.errors import RankLost
 from slime_events.analysis.export.dump import train_dump_path
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.datums import Beginning
-from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.core.training.datums import Beginning
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.plugins.trainer_points import rank_args
 from storage.cancellation import end_all
 

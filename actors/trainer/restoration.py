@@ -18,7 +18,7 @@ from actors.trainer.ranks import Ranks, train
 from schemas.errors import CheckpointMismatch, TrainerError, WeightsDamaged
 from schemas.steps import StepCommitted
 from schemas.trainers import Fidelity, TrainerRestored, WeightsDistance
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.training.train_batch import TrainBatch
 from slime_events.loop.training.difference import Distance, training_differences
 from slime_events.loop.training.training_state import Digests, TrainingState
 from storage.weights.store import WeightStore, read

@@ -36,7 +36,7 @@ from schemas.weights import WeightsPublished
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.run.run_address import RunAddress
-from slime_events.core.train_batch import StepResult, StoredVersion
+from slime_events.core.training.train_batch import StepResult, StoredVersion
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.loop.training.training_state import Digests, TrainingState, digests_of, read_training_state
 from storage.blobs import BlobStore

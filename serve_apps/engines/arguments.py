@@ -18,8 +18,8 @@ from schemas.redaction import is_secret_setting
 from serve_apps.engines.plugin import SWITCH
 from serve_apps.engines.shared_memory import SHARE
 from slime_events.core.config.engine import EngineSettings
-from slime_events.core.cuda_toolkit import find_toolkit
-from slime_events.core.gpus import look, this_machine
+from slime_events.core.machine.cuda_toolkit import find_toolkit
+from slime_events.core.machine.gpus import look, this_machine
 from slime_events.core.run.process_environment import LOOPBACK_ONLY
 
 Device = Literal["cpu", "cuda"]

@@ -15,7 +15,7 @@ from schemas.errors import EngineError, InvalidValue
 from schemas.rollouts import Sampling, StopReason
 from schemas.text import valid_text
 from serve_apps.engines.engine import Delta, GenerateRequest
-from slime_events.core.vocabulary import HIGHEST, check_ids, token_ids, wrong_id
+from slime_events.core.checkpoint.vocabulary import HIGHEST, check_ids, token_ids, wrong_id
 
 FEW = 32
 """Number of values that Python checks faster than numpy does."""

@@ -8,8 +8,8 @@ from schemas.rollouts import Sampling
 from serve_apps.engines.checks import GRAMMARS, check_request, check_sampling
 from serve_apps.engines.engine import GenerateRequest
 from serve_apps.engines.grammars import Grammars
+from slime_events.core.checkpoint.vocabulary import vocabulary_of
 from slime_events.core.config.engine import EngineSettings
-from slime_events.core.vocabulary import vocabulary_of
 
 
 @dataclass(frozen=True, slots=True)

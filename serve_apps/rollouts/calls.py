@@ -24,7 +24,7 @@ from schemas.rollouts import (
 )
 from schemas.subjects import about
 from slime_events.core.run.participant import Participant
-from slime_events.core.trajectory import Fetch, Trajectory
+from slime_events.core.tokens.trajectory import Fetch, Trajectory
 from storage.cancellation import fail
 from storage.log import Append, Fence, Recorded, once
 

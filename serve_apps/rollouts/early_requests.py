@@ -25,7 +25,7 @@ from schemas.rollouts import RolloutRequested
 from serve_apps.engines.engine import Delta
 from serve_apps.engines.engine_weights import EngineWeights
 from serve_apps.rollouts.rollout import generate_request
-from slime_events.core.turn_paths import TurnPaths
+from slime_events.core.sessions.turn_paths import TurnPaths
 from storage.cancellation import end_all
 from storage.log import EventLog, Recorded
 

@@ -32,8 +32,8 @@ from schemas.rollouts import (
 from schemas.subjects import about
 from serve_apps.engines.checks import checked
 from serve_apps.engines.engine import Delta, GenerateRequest, LogProbs, Tokens, narrows
-from slime_events.core.kept_tokens import pack_kept
-from slime_events.core.trajectory import Trajectory, content_digest, mask_older_versions, merge_spans
+from slime_events.core.tokens.kept_tokens import pack_kept
+from slime_events.core.tokens.trajectory import Trajectory, content_digest, mask_older_versions, merge_spans
 from storage.log import EventLog
 
 _NO_TOKENS, _NO_LOG_PROBS = np.zeros(0, np.int32), np.zeros(0, np.float32)

@@ -53,8 +53,8 @@ from serve_apps.rollouts.rollout import STREAMED, ChunkRule, Generate, Rollout, 
 from serve_apps.rollouts.suspects import Suspects, loss_of
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
-from slime_events.core.trajectory import Fetch, Trajectories, Trajectory
-from slime_events.core.turn_paths import TurnPaths
+from slime_events.core.sessions.turn_paths import TurnPaths
+from slime_events.core.tokens.trajectory import Fetch, Trajectories, Trajectory
 from storage.cancellation import end_all, fail
 from storage.follow import Follower
 from storage.group_commit import GroupCommit

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from slime_events.core.datums import ADVANTAGES, LOG_PROBS, WEIGHTS
+from slime_events.core.training.datums import ADVANTAGES, LOG_PROBS, WEIGHTS
 
 Inputs = Mapping[str, Tensor]
 Config = Mapping[str, float]

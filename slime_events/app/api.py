@@ -25,13 +25,13 @@ from slime_events.app.follow_events import EventFilter, check_types, event_batch
 from slime_events.app.launch.run_lock import holder_of
 from slime_events.app.launch.run_status import is_launched, read_status
 from slime_events.app.python_settings import check_settings, settings_toml
-from slime_events.core.agent_requests import request_body
 from slime_events.core.config.paths import require_paths
 from slime_events.core.config.secrets import kept_words
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.own_python import own_command, own_path
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder, find_run
 from slime_events.core.run.run_reader import is_archive
+from slime_events.core.sessions.agent_requests import request_body
 from slime_events.model.run_status import RunStatus
 from storage.log import Recorded
 from storage.nats.accounts import Access

@@ -16,7 +16,7 @@ from schemas.ids import session_name, sibling_id
 from schemas.rollouts import RolloutFailed, StopReason
 from schemas.sessions import Credit, SealReason, SessionOpened, SessionSealed
 from schemas.turns import RootReason, TurnBegun, TurnRecorded
-from slime_events.core.credit import CreditedPath, CreditRule, credited_paths
+from slime_events.algorithms.credit import CreditedPath, CreditRule, credited_paths
 from slime_events.model.lookup import LogPart
 from storage.log import Recorded
 

@@ -1,8 +1,8 @@
 """The records of a run: `Sample`, `Group`, `Step`, `Version`, and the `Run` that holds them, folded from its events.
 
 `read_run` folds a whole log; `lookup.Lookup` folds only the events about one subject. Both give the same records, so a
-view accepts either. Token arrays stay in the log (`core.trajectory.read_trajectory`): a record holds their lengths
-only.
+view accepts either. Token arrays stay in the log (`core.tokens.trajectory.read_trajectory`): a record holds only their
+lengths.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ from schemas.trainers import TrainerRestored
 from schemas.turns import TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.core.trajectory import merge_spans
+from slime_events.core.tokens.trajectory import merge_spans
 from storage.log import Readable, Recorded
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import Place, RolloutCompleted, RolloutRequested, StopReason
 from slime_events.core.state.group import GroupState, Left, SampleState
-from slime_events.core.trajectory import Fetch, Trajectory
+from slime_events.core.tokens.trajectory import Fetch, Trajectory
 from slime_events.plugins.sample import FINISH, Sample, Status
 
 T = TypeVar("T")

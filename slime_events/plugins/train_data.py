@@ -12,7 +12,7 @@ import numpy as np
 
 from schemas.batches import BatchColumn
 from schemas.doc import doc
-from slime_events.core.batch_columns import LOSS_MASKS, TRUNCATED, make_column
+from slime_events.core.training.batch_columns import LOSS_MASKS, TRUNCATED, make_column
 from slime_events.plugins.sample import Sample
 
 _HOOK = "it is the rollouts': change it with --rollout-sample-hook-path"

@@ -12,8 +12,8 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.errors import TrainerError
 from schemas.steps import StepCommitted
 from schemas.trainers import TrainerRestored
-from slime_events.core.save_progress import SaveProgress, SaveState
 from slime_events.core.state.run import RunPhase
+from slime_events.core.training.save_progress import SaveProgress, SaveState
 from storage.weights.store import Retention, WeightStore
 from tests.scripted_engine import Script
 from tests.simulation.parts import ScriptedRanks

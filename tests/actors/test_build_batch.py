@@ -14,8 +14,8 @@ from schemas.arrays import pack_log_probs, pack_tokens, unpack
 from schemas.batches import BatchSealed
 from schemas.errors import StorageError
 from schemas.rollouts import StopReason, WeightSpan
-from slime_events.core.train_batch import TrainBatch
-from slime_events.core.trajectory import Trajectory
+from slime_events.core.tokens.trajectory import Trajectory
+from slime_events.core.training.train_batch import TrainBatch
 from slime_events.loop.conductor.seal import batch_digest
 from slime_events.loop.training.pending_batches import build_batch
 from tests.made import sealed

@@ -16,8 +16,8 @@ from actors.trainer.ranks import Ranks, rendezvous_address, train
 from actors.trainer.ray_ranks import RayRanks
 from schemas.errors import CheckpointMismatch
 from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.save_progress import SaveState
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.training.save_progress import SaveState
+from slime_events.core.training.train_batch import TrainBatch
 from storage.weights.store import WeightStore, digest_of, verify
 from tests import made
 from tests.megatron.conftest import tiny  # noqa: F401  # a fixture

@@ -19,7 +19,7 @@ from schemas.rollouts import (
 )
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.group import GroupState, SampleState
-from slime_events.core.trajectory import content_digest
+from slime_events.core.tokens.trajectory import content_digest
 from slime_events.loop.conductor.draw import ReusedRollout
 from tests import made
 

@@ -21,7 +21,7 @@ from schemas.weights import WeightsPublished
 from slime_events.core.config.save_steps import SaveSteps
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.training.train_batch import TrainBatch
 from slime_events.loop.training.pending_batches import PendingBatches
 from storage.log import Recorded
 from storage.memory_log import MemoryLog

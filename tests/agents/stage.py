@@ -28,9 +28,9 @@ from serve_apps.rollouts.agents.bridge import Bridge
 from serve_apps.rollouts.agents.keys import SessionKeys
 from serve_apps.rollouts.agents.parsing import ParserNames, Parsers
 from serve_apps.rollouts.agents.setup import AgentRules, AgentSetup
-from slime_events.core.credit import CreditRule
-from slime_events.core.state.sessions import Limits
-from slime_events.core.trajectory import content_digest
+from slime_events.algorithms.credit import CreditRule
+from slime_events.core.sessions.session import Limits
+from slime_events.core.tokens.trajectory import content_digest
 from storage.cancellation import end_all
 from storage.log import EventLog, Readable
 from tests.agents.models import MODELS, tokenizer

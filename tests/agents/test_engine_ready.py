@@ -13,8 +13,8 @@ from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.weights import WeightsActivated
 from schemas.workers import WorkerLost
 from slime_events.core.run.participant import Participant
-from slime_events.core.state.session_board import SessionBoard
-from slime_events.core.state.sessions import Limits
+from slime_events.core.sessions.board import SessionBoard
+from slime_events.core.sessions.session import Limits
 from tests import made
 from tests.agents.stage import ASKED, Stage, ask, state
 from tests.scripted_engine import Script

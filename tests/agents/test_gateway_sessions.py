@@ -18,14 +18,14 @@ from serve_apps.rollouts.agents.live_session import TurnRefused
 from serve_apps.rollouts.agents.sealing import Verdict
 from serve_apps.rollouts.agents.sessions import AGAIN_S, RESUME_S, _none_waits, _same
 from serve_apps.rollouts.agents.setup import agent_rules
+from slime_events.algorithms.credit import CreditRule
 from slime_events.core.config.agents import AgentSettings
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.credit import CreditRule
-from slime_events.core.state.session_board import SessionBoard
-from slime_events.core.state.sessions import Limits
+from slime_events.core.sessions.board import SessionBoard
+from slime_events.core.sessions.session import Limits
 from tests.agents.stage import ASKED, Stage, ask, seal, state
 from tests.agents.test_live_sessions import SEALED
 from tests.scripted_engine import Script

@@ -27,8 +27,8 @@ from serve_apps.rollouts.agents.off_loop import SMALL, off_loop
 from serve_apps.rollouts.agents.reading import AllRequests, Requests
 from serve_apps.rollouts.agents.setup import AgentRules
 from serve_apps.rollouts.calls import Call
-from slime_events.core.state.sessions import Session
-from slime_events.core.trajectory import Trajectory
+from slime_events.core.sessions.session import Session
+from slime_events.core.tokens.trajectory import Trajectory
 from tests import made
 from tests.agents.stage import RULES
 

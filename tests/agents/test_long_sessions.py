@@ -24,9 +24,9 @@ from serve_apps.rollouts.agents.dialects import DIALECTS
 from serve_apps.rollouts.agents.dialects.fields import read_object
 from serve_apps.rollouts.agents.live_session import LoadedTurn
 from serve_apps.rollouts.agents.reading import AllRequests, Requests
-from slime_events.core.agent_requests import request_body
-from slime_events.core.state.sessions import read_session
-from slime_events.core.turn_paths import TokenPath
+from slime_events.core.sessions.agent_requests import request_body
+from slime_events.core.sessions.session import read_session
+from slime_events.core.sessions.turn_paths import TokenPath
 from storage.memory_log import MemoryLog
 from tests.agents.lone_session import SAMPLE, LoneSession
 from tests.agents.sessions import Recorded

@@ -14,7 +14,7 @@ from schemas.rollouts import RolloutRequested, Sampling
 from schemas.runs import FinishReason
 from slime_events.analysis.audit.history import Lifetime
 from slime_events.core.run.participant import Participant
-from slime_events.core.state.session_board import SessionBoard
+from slime_events.core.sessions.board import SessionBoard
 from tests import made
 from tests.agents.stage import Stage
 

@@ -28,7 +28,7 @@ from schemas.subjects import notifications
 from serve_apps.rollouts.agents.run_log import RunLog
 from serve_apps.rollouts.calls import Call
 from slime_events.core.run.participant import Participant
-from slime_events.core.trajectory import content_digest
+from slime_events.core.tokens.trajectory import content_digest
 from storage.jetstream.log import JetStreamLog
 from storage.log import Append, EventLog, Recorded, once
 from storage.memory_log import MemoryLog

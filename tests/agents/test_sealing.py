@@ -17,8 +17,8 @@ from schemas.sessions import Credit, SealReason, SessionSealed
 from schemas.turns import TurnRecorded
 from serve_apps.rollouts.agents.live_session import LiveSession
 from serve_apps.rollouts.agents.sealing import Sealing, Verdict, sealed, verdict_of, why_not_trained
-from slime_events.core.credit import CreditRule
-from slime_events.core.state.sessions import OpenTurn
+from slime_events.algorithms.credit import CreditRule
+from slime_events.core.sessions.session import OpenTurn
 from tests import made
 from tests.agents.stage import TOKENIZER
 from tests.agents.test_live_sessions import live_of, recorded

@@ -18,11 +18,11 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested
 from schemas.sessions import Credit, SealReason, SessionOpened, SessionSealed
 from schemas.turns import RootReason, TurnRecorded
+from slime_events.algorithms.credit import CreditRule
 from slime_events.analysis.views.sample import view_sample
 from slime_events.app.cli.commands.show_sample import sample_text
-from slime_events.core.credit import CreditRule
+from slime_events.core.sessions.session import Limits
 from slime_events.core.state.run import RunPhase
-from slime_events.core.state.sessions import Limits
 from slime_events.model.agent_session import sessions_of
 from slime_events.model.records import fold_run
 from tests.agents.stage import ASKED, Stage, ask, openai_of, seal, state

@@ -18,8 +18,8 @@ from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.audit.ledger import Ledger, Rules, read_ledger
 from slime_events.analysis.audit.recorded_rollouts import RecordedEnds
 from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.datums import Datum, pack_datums
 from slime_events.core.run.participant import Participant
+from slime_events.core.training.datums import Datum, pack_datums
 from slime_events.loop.conductor.plan import Plan
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
 from slime_events.plugins.sample import Sample

@@ -18,7 +18,7 @@ from schemas.rollouts import (
 from schemas.workers import WorkerJoined
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import FOLD, RunState, state_digest
-from slime_events.core.trajectory import content_digest
+from slime_events.core.tokens.trajectory import content_digest
 from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog
 from tests import made

@@ -15,7 +15,7 @@ from schemas.recorded import CommonVersion, Recalled
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import Origin, RolloutCompleted, RolloutOffered, StopReason, WeightSpan
 from slime_events.core.state.group import GroupState, SampleState
-from slime_events.core.trajectory import content_digest
+from slime_events.core.tokens.trajectory import content_digest
 from slime_events.loop.conductor.draw import ReusedRollout
 from tests import made
 

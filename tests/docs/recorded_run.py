@@ -15,7 +15,7 @@ from schemas.prompts import Source
 from schemas.rollouts import Origin, Timings, WeightSpan
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
-from slime_events.core.trajectory import content_digest
+from slime_events.core.tokens.trajectory import content_digest
 from tests import made
 from tests.rescore.recorded import settings
 

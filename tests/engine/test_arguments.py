@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from schemas.errors import ConfigError, UnknownFlag
 from serve_apps.engines.arguments import engine_launch, server_argument_names
 from serve_apps.engines.shared_memory import SHARE
-from slime_events.core import gpus
 from slime_events.core.config.engine import EngineSettings
+from slime_events.core.machine import gpus
 
 
 @pytest.fixture

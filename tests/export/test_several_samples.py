@@ -17,8 +17,8 @@ from slime_events.analysis.export.dump import load_dump, save_dump
 from slime_events.analysis.export.export import Layout, make_writer
 from slime_events.analysis.export.loaded import LoadedStep
 from slime_events.analysis.export.samples import Samples
-from slime_events.core.train_batch import TrainBatch
-from slime_events.core.trajectory import Trajectories
+from slime_events.core.tokens.trajectory import Trajectories
+from slime_events.core.training.train_batch import TrainBatch
 from slime_events.loop.training.pending_batches import build_batch
 from storage.memory_log import MemoryLog
 from tests.export.test_debug_roles import loaded

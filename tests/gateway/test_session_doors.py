@@ -31,7 +31,7 @@ from serve_apps.rollouts.agents.live_session import TurnRefused
 from serve_apps.rollouts.agents.reading import Requests
 from serve_apps.rollouts.agents.sealing import Verdict
 from slime_events.core.run.participant import Participant
-from slime_events.core.state.sessions import Limits, OpenTurn, Session
+from slime_events.core.sessions.session import Limits, OpenTurn, Session
 from storage.memory_log import MemoryLog
 from tests import made
 from tests.agents.stage import RULES

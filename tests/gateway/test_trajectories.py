@@ -21,7 +21,7 @@ from slime_events.analysis.lineage.resolve import lineage
 from slime_events.app.cli.render.audit_text import report_text
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.core.state.run import RunPhase, RunState
-from slime_events.core.trajectory import read_trajectory
+from slime_events.core.tokens.trajectory import read_trajectory
 from slime_events.loop.conductor.outside_rollouts import Limits, OutsideRollouts
 from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.plugins.rewards.outcome import Outcome

@@ -15,7 +15,7 @@ from schemas.rollouts import RolloutCompleted, StopReason, Timings, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.rollouts.generate.custom import ATTRIBUTES_BYTES, CompletionContext, completions
 from serve_apps.rollouts.generate.journal import EndedTurn
-from slime_events.core.trajectory import Trajectory
+from slime_events.core.tokens.trajectory import Trajectory
 from slime_events.loop.training.pending_batches import engine_log_probs
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.sample_view import completed_sample, requested_sample

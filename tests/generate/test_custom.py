@@ -28,7 +28,7 @@ from serve_apps.rollouts.generate.session import CURRENT
 from serve_apps.rollouts.generate.slime.requests import get, get_model_url, post
 from serve_apps.rollouts.rollout import Rollout
 from slime_events.core.run.participant import Participant
-from slime_events.core.trajectory import Trajectory
+from slime_events.core.tokens.trajectory import Trajectory
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.sample import Sample
 from storage.memory_log import MemoryLog

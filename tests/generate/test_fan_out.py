@@ -16,7 +16,7 @@ from schemas.rollouts import RolloutCompleted
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded
 from slime_events.core.state.group import GroupState
-from slime_events.core.trajectory import Trajectories
+from slime_events.core.tokens.trajectory import Trajectories
 from slime_events.loop.training.pending_batches import build_batch
 from tests.generate.scene import a_run, check_log, events
 from tests.simulation.crash import Crash, Crashed, Fate, Half, Scope

@@ -12,7 +12,7 @@ from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, Rollo
 from slime_events.analysis.rescore.change import make_change
 from slime_events.analysis.rescore.rescore import rescore
 from slime_events.core.config.reward import RewardSettings
-from slime_events.core.trajectory import read_trajectory
+from slime_events.core.tokens.trajectory import read_trajectory
 from slime_events.plugins.rewards.dispatcher import Dispatcher
 from slime_events.plugins.sample import Sample
 from tests import made

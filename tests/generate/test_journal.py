@@ -27,7 +27,7 @@ from serve_apps.rollouts.generate.journal import InFlight, Journal, TurnLog, _se
 from serve_apps.rollouts.generate.session import Session, current_session
 from serve_apps.rollouts.rollout import ChunkRule, Rollout, RolloutContext, Suspended
 from slime_events.core.run.participant import Participant
-from slime_events.core.trajectory import Trajectory
+from slime_events.core.tokens.trajectory import Trajectory
 from slime_events.plugins.args_view import ArgsView
 from storage.log import Append, Fence
 from storage.memory_log import MemoryLog

@@ -20,7 +20,7 @@ from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded
 from serve_apps.rollouts.generate.function import UserLoop
 from serve_apps.rollouts.generate.listener import Listener
-from slime_events.core.trajectory import Trajectory, content_digest
+from slime_events.core.tokens.trajectory import Trajectory, content_digest
 from slime_events.plugins.args_view import ROUTER, ArgsView, CallArgs
 from storage.memory_log import MemoryLog
 from tests.generate.scene import a_run, check_log, events, run_until, setup

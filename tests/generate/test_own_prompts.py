@@ -23,7 +23,7 @@ from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.group import GroupState
-from slime_events.core.trajectory import read_trajectory
+from slime_events.core.tokens.trajectory import read_trajectory
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.source import PromptSource
 from slime_events.loop.training.pending_rewards import PendingRewards

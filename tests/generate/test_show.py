@@ -7,7 +7,7 @@ from pathlib import Path
 from schemas.arrays import unpack
 from slime_events.analysis.views.sample import view_sample
 from slime_events.app.cli.commands.show_sample import sample_text
-from slime_events.core.trajectory import read_trajectory
+from slime_events.core.tokens.trajectory import read_trajectory
 from slime_events.model.lookup import Lookup
 from tests.generate.scene import a_run
 

@@ -20,6 +20,7 @@ from schemas.rollouts import RolloutCompleted
 from schemas.runs import RunFinished
 from schemas.sessions import Credit, SealReason, SessionSealed
 from schemas.turns import RootReason, TurnBegun
+from slime_events.algorithms.credit import CreditRule
 from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery
 from slime_events.analysis.lineage.picture import svg
 from slime_events.analysis.lineage.resolve import NEWEST, lineage
@@ -28,9 +29,8 @@ from slime_events.analysis.views.read_run import read_whole_run
 from slime_events.app.cli.commands.show import Question, view_of
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.app.launch.view import screen
-from slime_events.core.batch_columns import LOSS_MASKS, make_column
-from slime_events.core.credit import CreditRule
 from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.training.batch_columns import LOSS_MASKS, make_column
 from slime_events.model.agent_session import AgentSession
 from tests import made
 from tests.agents.stage import ASKED, Stage, ask, seal

@@ -13,7 +13,7 @@ from schemas.event import Event, Purpose
 from schemas.rollouts import RolloutCompleted, RolloutRequested
 from slime_events.analysis.lineage.lineage import Kind, Lineage, LineageQuery
 from slime_events.analysis.lineage.resolve import lineage
-from slime_events.core.datums import Datum, pack_datums
+from slime_events.core.training.datums import Datum, pack_datums
 from tests.lineage.long import long_run, rollout_events
 from tests.lineage.opened import opened
 

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from actors.megatron.rank import TrainerRank
 from actors.megatron.weights import gathered, hf_tensors, model_rules, named_parameters
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.training.train_batch import TrainBatch
 from tests.megatron.plain import log_probs_of
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slime_events.core.train_batch import TrainSample
+from slime_events.core.training.train_batch import TrainSample
 
 
 def every_log_prob(model: Any, sample: TrainSample, temperature: float) -> Tensor:

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from actors.megatron.checkpoint import is_checkpoint
 from schemas.errors import CheckpointMismatch, TrainerError
-from slime_events.core.save_progress import SaveState
+from slime_events.core.training.save_progress import SaveState
 from tests.megatron.tiny import make_batch
 
 Trainer = Callable[..., Any]

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from slime_events.core.datums import LOSSES, AdamParams, Beginning, CommandedStep, Datum, TrainPass
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.training.datums import LOSSES, AdamParams, Beginning, CommandedStep, Datum, TrainPass
+from slime_events.core.training.train_batch import TrainBatch
 
 Trainer = Callable[..., Any]
 ADAM = AdamParams(learning_rate=1e-3, beta1=0.8, beta2=0.9, eps=1e-6, grad_clip_norm=0.5)

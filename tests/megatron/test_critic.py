@@ -19,7 +19,7 @@ from schemas.errors import CheckpointMismatch
 from slime_events.algorithms.advantages import compute_advantages
 from slime_events.algorithms.value_model import clipped_value_loss
 from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.train_batch import StepResult, TrainBatch, TrainSample
+from slime_events.core.training.train_batch import StepResult, TrainBatch, TrainSample
 from tests.megatron.plain import log_probs_of
 from tests.megatron.test_rank import weights
 from tests.megatron.tiny import make_batch, make_model

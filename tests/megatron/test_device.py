@@ -9,7 +9,7 @@ import pytest
 from actors.megatron import trainee
 from actors.megatron.trainee import check_device
 from schemas.errors import TrainerError
-from slime_events.core import gpus
+from slime_events.core.machine import gpus
 
 
 @pytest.fixture(autouse=True)

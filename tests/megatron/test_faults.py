@@ -23,8 +23,8 @@ from schemas.errors import PlugPointError, RankLost, TrainerError
 from slime_events.app.launch.roles import is_lost
 from slime_events.core.config.derivations import on_device
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.datums import Beginning, CommandedStep
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.training.datums import Beginning, CommandedStep
+from slime_events.core.training.train_batch import TrainBatch
 
 BATCH = TrainBatch(step=1, samples=(), temperature=1.0)
 FAULTS = [

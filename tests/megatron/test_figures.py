@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from schemas.errors import TrainerError
-from slime_events.core.train_batch import TrainBatch, TrainSample
+from slime_events.core.training.train_batch import TrainBatch, TrainSample
 from tests.megatron.plain import every_log_prob, log_probs_of, to_engine
 from tests.megatron.tiny import VOCAB, make_batch
 

@@ -13,7 +13,7 @@ import torch
 
 from actors.megatron.rollout_step import RolloutStep
 from actors.step.host_columns import joined_on_host
-from slime_events.core.train_batch import TrainBatch, TrainSample
+from slime_events.core.training.train_batch import TrainBatch, TrainSample
 from tests.megatron.tiny import make_batch
 
 Trainer = Callable[..., Any]

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from slime_events.core.kept_tokens import KeptTokens, pack_kept, unpack_kept
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.tokens.kept_tokens import KeptTokens, pack_kept, unpack_kept
+from slime_events.core.training.train_batch import TrainBatch
 from tests.megatron.plain import chosen, every_log_prob
 from tests.megatron.tiny import make_batch
 

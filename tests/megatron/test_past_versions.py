@@ -30,7 +30,7 @@ from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.run import RunPhase
-from slime_events.core.train_batch import StoredVersion, TrainBatch
+from slime_events.core.training.train_batch import StoredVersion, TrainBatch
 from slime_events.loop.training.past_versions import PastVersions
 from storage.weights.store import Retention, digest_of
 from tests.megatron.plain import log_probs_of

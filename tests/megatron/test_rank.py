@@ -18,7 +18,7 @@ from actors.megatron.optimizer import ensure_state
 from actors.megatron.rank import TrainerRank
 from actors.megatron.weights import digest_tensors
 from schemas.errors import CheckpointMismatch, ImpossibleCombination, InvalidValue, TrainerError
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.training.train_batch import TrainBatch
 from storage.digests import weights_digest
 from storage.weights.store import WeightStore
 from tests.megatron.tiny import make_batch, make_model, settings_for

@@ -14,7 +14,7 @@ from actors.trainer import ranks, ray_ranks
 from actors.trainer.ray_ranks import RayRanks
 from schemas.errors import RankLost, TrainerError
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.training.train_batch import TrainBatch
 
 IN_VAIN_S = 60.0
 """As long as the ranks' own deadline, had they one here."""

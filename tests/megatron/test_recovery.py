@@ -18,7 +18,7 @@ from schemas.trainers import Fidelity, TrainerRestored
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.audit.steps import APPROXIMATE
 from slime_events.core.state.run import RunPhase
-from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from tests import made
 from tests.megatron.tiny import make_model, settings_for
 from tests.scripted_engine import Script

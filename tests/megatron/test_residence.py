@@ -20,7 +20,7 @@ from actors.megatron.residence import OwnModel, VisitingModel
 from actors.megatron.trainee import Trainee
 from actors.megatron.weights import digest_tensors, export_hf_weights
 from schemas.errors import CheckpointMismatch
-from slime_events.core.train_batch import StoredVersion, TrainBatch
+from slime_events.core.training.train_batch import StoredVersion, TrainBatch
 from slime_events.loop.training.past_versions import OLD_ACTOR
 from slime_events.plugins.trainer_points import BEFORE_LOG_PROB, PlugPoint
 from storage.digests import weights_digest

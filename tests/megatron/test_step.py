@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from schemas.errors import TrainerError
 from slime_events.algorithms.advantages import compute_advantages
 from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.train_batch import TrainBatch, TrainSample
+from slime_events.core.training.train_batch import TrainBatch, TrainSample
 from tests.megatron.plain import chosen, every_log_prob, log_probs_of, to_engine
 from tests.megatron.tiny import make_batch, make_model
 

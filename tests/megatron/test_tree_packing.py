@@ -27,8 +27,8 @@ from slime_events.algorithms.packing import PackingRule
 from slime_events.algorithms.prefix_tree import Branch
 from slime_events.core.config.combinations import check_device
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.kept_tokens import KeptTokens, pack_kept
-from slime_events.core.train_batch import TrainBatch, TrainSample
+from slime_events.core.tokens.kept_tokens import KeptTokens, pack_kept
+from slime_events.core.training.train_batch import TrainBatch, TrainSample
 from tests.megatron.test_decisions import SMALL
 from tests.megatron.tiny import VOCAB, make_batch
 

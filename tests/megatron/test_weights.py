@@ -17,7 +17,7 @@ from actors.megatron.forward import pack
 from actors.megatron.rank import TrainerRank
 from actors.step.micro_batch import MicroBatch
 from schemas.errors import CheckpointMismatch
-from slime_events.core.train_batch import TrainSample
+from slime_events.core.training.train_batch import TrainSample
 from tests.megatron.tiny import make_batch, make_model
 
 CASES = [

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.train_batch import TrainBatch, TrainSample
+from slime_events.core.training.train_batch import TrainBatch, TrainSample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -18,7 +18,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupState
 from slime_events.core.state.run import RunState
-from slime_events.core.trajectory import Trajectory
+from slime_events.core.tokens.trajectory import Trajectory
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.sample_view import group_samples

@@ -15,7 +15,7 @@ from schemas.arrays import pack_tokens, unpack
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import Place, RolloutCompleted, StopReason, WeightSpan
 from slime_events.core.state.group import GroupState, SampleState
-from slime_events.core.trajectory import Trajectory
+from slime_events.core.tokens.trajectory import Trajectory
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.sample_view import (
     completed_sample,

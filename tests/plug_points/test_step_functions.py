@@ -25,9 +25,9 @@ from slime_events.analysis.export.samples import Samples
 from slime_events.analysis.views.sample import view_sample
 from slime_events.app.cli.commands.show import _sample as sample_of_show
 from slime_events.app.cli.commands.show_sample import sample_text
-from slime_events.core.batch_columns import entries_of, make_column
 from slime_events.core.config.rollout import RolloutSettings
-from slime_events.core.trajectory import read_trajectory
+from slime_events.core.tokens.trajectory import read_trajectory
+from slime_events.core.training.batch_columns import entries_of, make_column
 from slime_events.loop.learner.batches import Batches
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.model.lookup import Lookup

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from schemas.arrays import unpack
-from slime_events.core.batch_columns import entries_of
+from slime_events.core.training.batch_columns import entries_of
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.train_data import FIXED, REFUSED, TrainData, read_train_data
 

@@ -15,13 +15,13 @@ from schemas.errors import InvalidValue
 from schemas.rollouts import RolloutCompleted
 from schemas.runs import RunFinished
 from schemas.sessions import Credit
+from slime_events.algorithms.credit import CreditRule
 from slime_events.analysis.rescore.change import make_change
 from slime_events.analysis.rescore.report import Report
 from slime_events.analysis.rescore.rescore import rescore
-from slime_events.core.batch_columns import BatchCredit, BatchMasks
 from slime_events.core.config.agents import AgentSettings
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.credit import CreditRule
+from slime_events.core.training.batch_columns import BatchCredit, BatchMasks
 from slime_events.loop.learner.overrides import Overrides, read_overrides, write_overrides
 from tests import made
 from tests.agents.stage import ASKED, Stage, ask, seal

@@ -14,7 +14,7 @@ from schemas.errors import RunNotFound, TrainerError
 from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_steps
 from slime_events.analysis.retrain.version_chain import read_chain
 from slime_events.core.run.run_reader import OpenedRun
-from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.difference import Compared, Difference, Retrained
 from storage.weights.shards import TensorBytes
 from tests.retrain.changed import Care, as_log, flip_reward

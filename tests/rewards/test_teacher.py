@@ -19,7 +19,7 @@ from schemas.codec import decode, encode
 from schemas.envelope import enclose
 from schemas.rewards import RewardAssigned, RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
-from slime_events.core.trajectory import Trajectories, Trajectory
+from slime_events.core.tokens.trajectory import Trajectories, Trajectory
 from slime_events.plugins.rewards import remote
 from slime_events.plugins.rewards.dispatcher import Dispatcher
 from slime_events.plugins.rewards.outcome import Graded, RewardFailure, outcome_event

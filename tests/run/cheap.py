@@ -31,7 +31,7 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.run_address import RunAddress
-from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.pending_batches import PendingBatches
 from storage.blobs import BlobStore
 from storage.cancellation import end_all

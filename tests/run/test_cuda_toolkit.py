@@ -8,8 +8,8 @@ import pytest
 
 from slime_events.app.cli import checks
 from slime_events.app.cli.checks import Outcome
-from slime_events.core import cuda_toolkit
-from slime_events.core.cuda_toolkit import WHOLE, Toolkit, find_toolkit
+from slime_events.core.machine import cuda_toolkit
+from slime_events.core.machine.cuda_toolkit import WHOLE, Toolkit, find_toolkit
 
 
 def put(folder: Path, *files: str) -> Path:

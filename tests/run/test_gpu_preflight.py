@@ -18,7 +18,7 @@ from slime_events.app.launch.placement import GpuNode, count_ranks
 from slime_events.core.config.derivations import on_device
 from slime_events.core.config.engine import Device
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.gpus import KERNELS, NOT_INSTALLED, Machine
+from slime_events.core.machine.gpus import KERNELS, NOT_INSTALLED, Machine
 from tests.run.cheap import Parts, cheap_parts
 from tests.run.tiny import run_with, tiny
 

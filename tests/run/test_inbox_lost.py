@@ -17,7 +17,7 @@ from schemas.groups import GroupRejected
 from schemas.prompts import PromptSubmitted
 from schemas.steps import StepCommitted
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from tests.run.cheap import CountingRanks, LocalCluster, Parts, cheap_parts, lose
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 

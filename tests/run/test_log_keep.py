@@ -16,7 +16,7 @@ from schemas.runs import RunResumed
 from slime_events.app.cli.main import main
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.state.keeper import StateKeeper
-from slime_events.core.train_batch import StepResult
+from slime_events.core.training.train_batch import StepResult
 from storage.open_log import open_run_log
 from tests.cli.invoke import command
 from tests.run.cheap import CountingRanks, Parts, cheap_parts

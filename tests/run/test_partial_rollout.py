@@ -10,7 +10,7 @@ import pytest
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutRequested, RolloutSuspended
-from slime_events.core.trajectory import Trajectories, content_digest
+from slime_events.core.tokens.trajectory import Trajectories, content_digest
 from tests.run.tiny import GROUPS, events_of, of, run_with, tiny
 
 pytestmark = pytest.mark.real

@@ -15,7 +15,7 @@ from schemas.errors import RunIsOn
 from schemas.runs import RunResumed
 from schemas.steps import StepCommitted
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.model.verify import verify
 from storage.archive.reader import ArchiveReader
 from storage.nats.ports import HOST

@@ -15,7 +15,7 @@ from schemas.errors import TrainerError
 from schemas.runs import RunFailed
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.app.launch.supervisor import Restarts
-from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from tests.harness.chaos.settings import OWN_REWARD
 from tests.run.cheap import CountingRanks, LocalCluster, Parts, cheap_parts, lose
 from tests.run.tiny import Watching, events_of, of, run_with, tiny

@@ -16,7 +16,7 @@ from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engines.checks import check_request, check_sampling, checked
 from serve_apps.engines.engine import Delta, GenerateRequest, sampling_params
 from serve_apps.rollouts.rollout import ChunkRule, Rollout, RolloutContext, stream
-from slime_events.core.trajectory import Trajectory
+from slime_events.core.tokens.trajectory import Trajectory
 from tests import made
 
 REQUEST = made.requested(prompt=[1, 2], max_new_tokens=9)

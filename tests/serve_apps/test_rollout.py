@@ -13,7 +13,7 @@ from schemas.errors import EngineError
 from schemas.rollouts import StopReason, WeightSpan
 from serve_apps.engines.engine import Delta
 from serve_apps.rollouts.rollout import ChunkRule, Rollout
-from slime_events.core.trajectory import Trajectories, Trajectory, content_digest, merge_spans
+from slime_events.core.tokens.trajectory import Trajectories, Trajectory, content_digest, merge_spans
 from slime_events.loop.training.pending_batches import engine_log_probs
 from tests import made
 

@@ -13,7 +13,7 @@ from schemas.rollouts import RolloutProgressed, StopReason
 from serve_apps.engines.engine import GenerateRequest
 from serve_apps.rollouts import rollout
 from serve_apps.rollouts.rollout import ChunkRule, Rollout, RolloutContext, stream
-from slime_events.core.trajectory import Trajectory
+from slime_events.core.tokens.trajectory import Trajectory
 from tests import made
 from tests.scripted_engine import Script, ScriptedEngine
 

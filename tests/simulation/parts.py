@@ -13,8 +13,8 @@ import numpy as np
 
 from actors.trainer.ranks import HeldWeights
 from schemas.errors import CheckpointMismatch, LogUnavailable
-from slime_events.core.save_progress import SaveProgress, SaveState
-from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.core.training.save_progress import SaveProgress, SaveState
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.plugins.rewards.outcome import Graded, Outcome
 from slime_events.plugins.sample import Sample
 from storage.log import Append, Consumer, Delivery, EventLog, ForeignRecord, Recorded, Subjects

@@ -18,7 +18,7 @@ from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_reader import open_run
-from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.model.branch_point import read_point
 from storage.memory_log import MemoryLog
 from storage.weights.store import read

@@ -30,7 +30,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunPhase, RunState
-from slime_events.core.trajectory import Trajectories
+from slime_events.core.tokens.trajectory import Trajectories
 from slime_events.plugins.filters.decide import run_filter
 from slime_events.plugins.sample_view import group_samples
 from slime_events.plugins.texts import Texts

@@ -21,7 +21,7 @@ from slime_events.analysis.query import samples_where
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.run import RunPhase
-from slime_events.core.trajectory import Trajectories
+from slime_events.core.tokens.trajectory import Trajectories
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.archived_prompts import read_archive
 from slime_events.model.branch_point import read_point

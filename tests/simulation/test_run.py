@@ -28,7 +28,7 @@ from slime_events.analysis.audit.ledger import Rules
 from slime_events.app.cli.render.audit_text import report_text
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.state.run import RunPhase, state_digest
-from slime_events.core.trajectory import Trajectories, content_digest
+from slime_events.core.tokens.trajectory import Trajectories, content_digest
 from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.simulation import Simulation, make_plan
 

@@ -17,7 +17,7 @@ from schemas.weights import WeightsPublished
 from slime_events.analysis.audit.audit import Audit, audit
 from slime_events.app.cli.render.audit_text import report_text
 from slime_events.core.state.run import RunPhase
-from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from storage.weights.store import verify
 from tests import made
 from tests.scripted_engine import Script

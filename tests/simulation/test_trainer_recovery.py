@@ -19,7 +19,7 @@ from schemas.steps import StepCommitted
 from schemas.trainers import Fidelity, TrainerRestored
 from schemas.weights import WeightsPublished
 from slime_events.core.state.run import RunPhase
-from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from storage.weights.store import read, verify
 from tests.scripted_engine import Script
 from tests.simulation.parts import CriticRanks, NoisyRanks, ScriptedRanks

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slime_events.core.context import context_of, longest_of
+from slime_events.core.checkpoint.context import context_of, longest_of
 from tests import made
 
 

@@ -20,7 +20,13 @@ from schemas.rollouts import (
     WeightSpan,
 )
 from schemas.runs import Branched
-from slime_events.core.trajectory import Trajectories, Trajectory, content_digest, mask_older_versions, merge_spans
+from slime_events.core.tokens.trajectory import (
+    Trajectories,
+    Trajectory,
+    content_digest,
+    mask_older_versions,
+    merge_spans,
+)
 from slime_events.loop.conductor.seal import batch_digest
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.loop.training.training_state import Digests, TrainingState

@@ -14,8 +14,8 @@ from schemas.groups import RejectionCause
 from schemas.rollouts import FailureKind, Maker, RolloutRequested
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import AgentTurn, TurnBegun, TurnRecorded, TurnRole
-from slime_events.core.state.session_board import SessionBoard, read_board
-from slime_events.core.state.sessions import Limits, Session, read_session, seal_due
+from slime_events.core.sessions.board import SessionBoard, read_board
+from slime_events.core.sessions.session import Limits, Session, read_session, seal_due
 from tests import made
 
 SAMPLE, GROUP = "train-0-1-s0", "train-0-1"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.arrays import pack_log_probs, pack_tokens, unpack
-from slime_events.core.trajectory import Trajectory
+from slime_events.core.tokens.trajectory import Trajectory
 
 
 @given(lengths=st.lists(st.integers(0, 5), max_size=12), looks=st.sets(st.integers(0, 12)))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import InvalidValue
-from slime_events.core.vocabulary import HIGHEST, token_ids, vocabulary_of, wrong_id
+from slime_events.core.checkpoint.vocabulary import HIGHEST, token_ids, vocabulary_of, wrong_id
 
 WHOLE = st.integers(0, 263)
 ANYTHING = st.one_of(

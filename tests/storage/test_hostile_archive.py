@@ -27,8 +27,8 @@ from schemas.errors import (
     WeightsDamaged,
 )
 from schemas.prompts import Source
-from slime_events.core.datums import unpack_datums
 from slime_events.core.state.snapshot import Snapshot, Unusable, pack, unpack
+from slime_events.core.training.datums import unpack_datums
 from storage.archive.manifest import SegmentManifest, digest_of, manifest_name, segment_name, to_json
 from storage.archive.reader import ArchiveReader
 from storage.archive.transfer import repair_archive, restore_log

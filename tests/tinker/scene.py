@@ -25,8 +25,8 @@ from serve_apps.http.gateway.sources import Sources
 from serve_apps.http.tinker.answers import Answers
 from serve_apps.http.tinker.app import tinker_app
 from serve_apps.http.tinker.calls import Calls, Served
-from slime_events.core.datums import Beginning, PassResult, TrainPass
-from slime_events.core.train_batch import StepResult, TrainBatch
+from slime_events.core.training.datums import Beginning, PassResult, TrainPass
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.loop.commands.order import CommandOrder
 from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.training.pending_batches import PendingBatches

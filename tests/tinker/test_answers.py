@@ -17,8 +17,8 @@ from schemas.rollouts import FailureKind, RolloutRequested
 from schemas.runs import FinishReason
 from serve_apps.http.tinker.answers import PROMPT_LOG_PROBS, Answers, Failed, FinishedSamples, SampledSequences
 from serve_apps.http.tinker.names import Samples
-from slime_events.core.datums import Datum
-from slime_events.core.trajectory import Trajectory
+from slime_events.core.tokens.trajectory import Trajectory
+from slime_events.core.training.datums import Datum
 from tests import made
 from tests.made import progressed
 from tests.tinker.lone import MODEL, Lone, completed, failed, requested

@@ -17,7 +17,7 @@ from schemas.rollouts import FailureKind, RolloutRequested
 from serve_apps.http.tinker import calls
 from serve_apps.http.tinker.answers import PROMPT_LOG_PROBS
 from serve_apps.http.tinker.wire import proto
-from slime_events.core.datums import unpack_datums
+from slime_events.core.training.datums import unpack_datums
 from tests import made
 from tests.tinker.lone import MODEL, MODEL_ID, SERVED, SESSION, Lone, completed, failed
 from tests.tinker.test_wire import GOOD

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.commands import CommandDone, CommandGiven, CommandKind
-from slime_events.core.datums import Datum, pack_datums
+from slime_events.core.training.datums import Datum, pack_datums
 from slime_events.loop.commands.order import CommandOrder
 
 OTHERS = [kind for kind in CommandKind if kind is not CommandKind.CREATE_MODEL]

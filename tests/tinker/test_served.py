@@ -20,10 +20,10 @@ from schemas.workers import WorkerJoined
 from serve_apps.http.tinker import actor
 from serve_apps.http.tinker.actor import TinkerActor, check_tinker
 from serve_apps.http.tinker.served import LONGEST, served_model
+from slime_events.core.checkpoint.vocabulary import HIGHEST
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
-from slime_events.core.vocabulary import HIGHEST
 from storage.jetstream.address import NatsAddress
 from storage.memory_log import MemoryLog
 from storage.nats.ports import free_port

@@ -14,7 +14,7 @@ from schemas.errors import InvalidValue
 from schemas.rollouts import StopReason
 from serve_apps.http.tinker import wire
 from serve_apps.http.tinker.wire import PassRequest, call_at, pass_output, proto, sample_output
-from slime_events.core.trajectory import Trajectory
+from slime_events.core.tokens.trajectory import Trajectory
 
 VOCABULARY, LONGEST = 16, 4
 

@@ -13,8 +13,8 @@ from schemas.sessions import SessionOpened
 from serve_apps.http.gateway.refusals import Refused
 from serve_apps.rollouts.agents.keys import Capability, SessionKeys
 from serve_apps.rollouts.agents.sessions import INTERRUPTED, RESUME_S
-from slime_events.core.state.session_board import SessionBoard, read_board
-from slime_events.core.state.sessions import read_session
+from slime_events.core.sessions.board import SessionBoard, read_board
+from slime_events.core.sessions.session import read_session
 from storage.log import Readable
 
 PAGE = 50

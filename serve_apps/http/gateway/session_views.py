@@ -16,7 +16,7 @@ from schemas.turns import RootReason
 from serve_apps.engines.engine import sampling_params
 from serve_apps.http.gateway.refusals import Refused
 from serve_apps.rollouts.agents.keys import Capability, SessionKeys
-from slime_events.core.state.sessions import Limits, Session
+from slime_events.core.sessions.session import Limits, Session
 
 MOST_WAIT_S = 60.0
 

@@ -19,9 +19,9 @@ from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, Rollo
 from schemas.subjects import of_type
 from serve_apps.http.tinker.names import Samples
 from serve_apps.rollouts.calls import Call, OpenCalls
-from slime_events.core.datums import Datum
 from slime_events.core.run.participant import Participant, subjects_of
-from slime_events.core.trajectory import Fetch, Trajectory
+from slime_events.core.tokens.trajectory import Fetch, Trajectory
+from slime_events.core.training.datums import Datum
 from storage.follow import Follower
 from storage.log import Append, Recorded
 

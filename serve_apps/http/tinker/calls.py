@@ -31,8 +31,8 @@ from serve_apps.http.tinker.numbers import MOST_NUMBER, Numbers
 from serve_apps.http.tinker.sampling import SampleRequest, check, sample_requests
 from serve_apps.http.tinker.wire import PassRequest, pass_output, sample_output
 from serve_apps.rollouts.agents.off_loop import off_loop
-from slime_events.core.datums import pack_datums, unpack_datums
 from slime_events.core.run.participant import Participant
+from slime_events.core.training.datums import pack_datums, unpack_datums
 from slime_events.loop.commands.batch import BEGINS, adam_params
 from storage.blobs import BlobStore
 from storage.log import append_all, once

@@ -11,7 +11,7 @@ from schemas.event import Purpose
 from schemas.rollouts import RolloutRequested, Sampling
 from serve_apps.engines.checks import check_sampling
 from serve_apps.http.tinker.names import Samples
-from slime_events.core.vocabulary import token_ids
+from slime_events.core.checkpoint.vocabulary import token_ids
 from slime_events.loop.conductor.draw import sample_seed
 
 _REFUSED = ("topk_prompt_logprobs", "topk_sample_logprobs", "target_prompt_logprobs", "prompt_alt_tokens_k")

@@ -6,9 +6,9 @@ from pathlib import Path
 from schemas.runs import RunStarted
 from schemas.subjects import about
 from serve_apps.http.tinker.calls import Served
+from slime_events.core.checkpoint.context import context_of
+from slime_events.core.checkpoint.vocabulary import HIGHEST, vocabulary_of
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.context import context_of
-from slime_events.core.vocabulary import HIGHEST, vocabulary_of
 from storage.log import Readable
 
 LONGEST = 4096

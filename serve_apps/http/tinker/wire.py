@@ -10,9 +10,9 @@ from tinker.proto import tinker_public_pb2 as proto
 
 from schemas.errors import InvalidValue
 from schemas.rollouts import StopReason
-from slime_events.core.datums import LOSSES, WEIGHTS, Datum
-from slime_events.core.trajectory import Trajectory
-from slime_events.core.vocabulary import check_ids
+from slime_events.core.checkpoint.vocabulary import check_ids
+from slime_events.core.tokens.trajectory import Trajectory
+from slime_events.core.training.datums import LOSSES, WEIGHTS, Datum
 
 TARGETS = "target_tokens"
 MOST_DATUMS = 65_536

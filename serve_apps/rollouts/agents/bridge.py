@@ -27,7 +27,7 @@ from serve_apps.rollouts.agents.agent_request import AgentRequest
 from serve_apps.rollouts.agents.attach import Chain, Chains, Forest, Message, PriorTurn, by_messages, walk, why_root
 from serve_apps.rollouts.agents.model_renderers import Renderers
 from serve_apps.rollouts.agents.rendering import ChatTokenizer, Rendering
-from slime_events.core.context import LONG_CONTEXT
+from slime_events.core.checkpoint.context import LONG_CONTEXT
 
 WINDOW = 8
 """Messages before an answer that are rendered with it, beside the system messages and the user's last question."""

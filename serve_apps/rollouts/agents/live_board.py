@@ -2,7 +2,7 @@
 
 import asyncio
 
-from slime_events.core.state.session_board import SessionBoard, read_board
+from slime_events.core.sessions.board import SessionBoard, read_board
 from storage.log import Readable
 
 

@@ -12,9 +12,9 @@ from serve_apps.engines.engine import LogProbs, Tokens
 from serve_apps.rollouts.agents.agent_request import AgentRequest
 from serve_apps.rollouts.agents.attach import Chains
 from serve_apps.rollouts.calls import Call
-from slime_events.core.state.sessions import Session
-from slime_events.core.trajectory import Fetch
-from slime_events.core.turn_paths import TokenPath
+from slime_events.core.sessions.session import Session
+from slime_events.core.sessions.turn_paths import TokenPath
+from slime_events.core.tokens.trajectory import Fetch
 
 
 class TurnRefused(Exception):

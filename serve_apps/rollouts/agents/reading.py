@@ -23,7 +23,7 @@ from serve_apps.rollouts.agents.attach import KEPT
 from serve_apps.rollouts.agents.canonical import Conversation
 from serve_apps.rollouts.agents.dialects.fields import read_object
 from serve_apps.rollouts.agents.off_loop import off_loop
-from slime_events.core.agent_requests import common_prefix
+from slime_events.core.sessions.agent_requests import common_prefix
 
 KEPT_BYTES = 256 * 1024 * 1024
 """Bytes of bodies in memory. The least recently used sessions are dropped; their next request is read as a whole."""

@@ -10,7 +10,7 @@ from schemas.text import message_text, valid_text
 from serve_apps.engines.engine import Tokens
 from serve_apps.rollouts.agents.agent_request import BadField
 from serve_apps.rollouts.agents.attach import Message, arguments_of, content_of
-from slime_events.core.context import LONG_CONTEXT
+from slime_events.core.checkpoint.context import LONG_CONTEXT
 from slime_events.plugins.tokenizer import Tokenizer, has_far_more
 
 

@@ -12,7 +12,7 @@ from schemas.rollouts import RolloutRequested
 from schemas.subjects import about, matches, of_type
 from serve_apps.rollouts.calls import Call, OpenCalls
 from slime_events.core.run.participant import Participant
-from slime_events.core.trajectory import Fetch
+from slime_events.core.tokens.trajectory import Fetch
 from storage.cancellation import end_all
 from storage.group_commit import GroupCommit
 from storage.log import Append, EventLog, Fence, Recorded, once

@@ -25,8 +25,8 @@ from serve_apps.rollouts.agents.live_session import LoadedTurn
 from serve_apps.rollouts.agents.rendering import ChatTokenizer
 from serve_apps.rollouts.generate.custom import CompletionContext, completion
 from serve_apps.rollouts.generate.journal import EndedTurn
-from slime_events.core.credit import CreditedPath, CreditRule, TurnTokens, credited_paths
-from slime_events.core.state.sessions import Session
+from slime_events.algorithms.credit import CreditedPath, CreditRule, TurnTokens, credited_paths
+from slime_events.core.sessions.session import Session
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.sample_view import requested_sample
 

@@ -27,8 +27,8 @@ from serve_apps.rollouts.agents.sealing import Sealing, Verdict, sealed
 from serve_apps.rollouts.agents.setup import AgentSetup
 from serve_apps.rollouts.agents.turns import Turns
 from serve_apps.rollouts.rollout import Prompts
-from slime_events.core.state.session_board import SessionBoard
-from slime_events.core.state.sessions import Session, read_attempt, read_session, seal_due
+from slime_events.core.sessions.board import SessionBoard
+from slime_events.core.sessions.session import Session, read_attempt, read_session, seal_due
 from storage.cancellation import end_all
 from storage.log import Fence
 

@@ -15,11 +15,11 @@ from serve_apps.engines.limits import NO_LIMITS, EngineLimits
 from serve_apps.rollouts.agents.bridge import Bridge
 from serve_apps.rollouts.agents.parsing import Parsers, parser_names
 from serve_apps.rollouts.agents.rendering import ChatTokenizer
+from slime_events.algorithms.credit import CreditRule
+from slime_events.core.checkpoint.context import LONG_CONTEXT, context_of
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.context import LONG_CONTEXT, context_of
-from slime_events.core.credit import CreditRule
-from slime_events.core.state.sessions import Limits
-from slime_events.core.trajectory import Fetch
+from slime_events.core.sessions.session import Limits
+from slime_events.core.tokens.trajectory import Fetch
 from slime_events.plugins.tokenizer import load_tokenizer
 from storage.blobs import BlobStore
 from storage.payloads import fetch, offload_async

@@ -38,9 +38,9 @@ from serve_apps.rollouts.agents.setup import AgentSetup
 from serve_apps.rollouts.agents.turn_reader import TurnReader
 from serve_apps.rollouts.calls import Call
 from serve_apps.rollouts.generate.session import read_sampling
-from slime_events.core.agent_requests import PackedBody, packed_body
-from slime_events.core.state.sessions import Session, read_session
-from slime_events.core.vocabulary import token_ids
+from slime_events.core.checkpoint.vocabulary import token_ids
+from slime_events.core.sessions.agent_requests import PackedBody, packed_body
+from slime_events.core.sessions.session import Session, read_session
 from slime_events.loop.conductor.draw import sample_seed
 from storage.cancellation import end_all
 from storage.log import Fence

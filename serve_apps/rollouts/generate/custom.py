@@ -29,8 +29,8 @@ from serve_apps.rollouts.generate.listener import Listener
 from serve_apps.rollouts.generate.returned import read_sample
 from serve_apps.rollouts.generate.session import Session
 from serve_apps.rollouts.rollout import Prompts, Rollout, RolloutContext, Suspended
-from slime_events.core.trajectory import Fetch, content_digest, mask_older_versions
-from slime_events.core.vocabulary import token_ids, vocabulary_of
+from slime_events.core.checkpoint.vocabulary import token_ids, vocabulary_of
+from slime_events.core.tokens.trajectory import Fetch, content_digest, mask_older_versions
 from slime_events.plugins.args_view import ArgsView, CallArgs
 from slime_events.plugins.loader import place_of
 from slime_events.plugins.rewards.outcome import outcome_event, signed

@@ -23,7 +23,7 @@ from schemas.rollouts import RolloutProgressed, Sampling, StopReason
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
 from serve_apps.engines.engine import GenerateRequest, LogProbs, Tokens
 from serve_apps.rollouts.rollout import Rollout, RolloutContext, Suspended, stream
-from slime_events.core.trajectory import Fetch, Trajectory
+from slime_events.core.tokens.trajectory import Fetch, Trajectory
 
 _canonical = msgspec.msgpack.Encoder(order="sorted")
 

@@ -36,7 +36,7 @@ from serve_apps.engines.checks import check_sampling
 from serve_apps.engines.engine import FIXED_SAMPLING, Tokens
 from serve_apps.rollouts.generate.journal import EndedTurn, InFlight
 from serve_apps.rollouts.rollout import Suspended
-from slime_events.core.vocabulary import token_ids
+from slime_events.core.checkpoint.vocabulary import token_ids
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import name_of
 from slime_events.plugins.plain_values import plain

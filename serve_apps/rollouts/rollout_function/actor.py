@@ -6,12 +6,12 @@ from pathlib import Path
 
 from serve_apps.rollouts.rollout_function.function import EVALUATION, ROLLOUT, RolloutFunction
 from serve_apps.rollouts.rollout_function.runner import FunctionRunner, RunnerContext
+from slime_events.core.checkpoint.vocabulary import vocabulary_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.snapshot import Snapshot, Snapshots
-from slime_events.core.vocabulary import vocabulary_of
 from slime_events.loop.conductor.plan import make_plan
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.tokenizer import load_tokenizer

@@ -24,7 +24,7 @@ from serve_apps.rollouts.generate.journal import EndedTurn, InFlight
 from serve_apps.rollouts.generate.session import Session
 from serve_apps.rollouts.rollout_function.recorded_turns import MadeTurn, MadeTurns
 from slime_events.core.run.participant import Participant
-from slime_events.core.trajectory import Fetch, Trajectory
+from slime_events.core.tokens.trajectory import Fetch, Trajectory
 from slime_events.loop.conductor.draw import sample_seed
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.tokenizer import Tokenizer

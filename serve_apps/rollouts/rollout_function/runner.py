@@ -43,7 +43,7 @@ from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.run import RunState
 from slime_events.core.state.snapshot import Snapshot
 from slime_events.core.state.state_fold import StateFold
-from slime_events.core.trajectory import Fetch
+from slime_events.core.tokens.trajectory import Fetch
 from slime_events.loop.conductor.decide import function_eval_due
 from slime_events.loop.conductor.plan import Plan, at_boundary, may_decide
 from slime_events.plugins.args_view import ArgsView, CallArgs

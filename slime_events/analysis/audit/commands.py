@@ -5,8 +5,8 @@ from schemas.commands import CommandDone, CommandGiven, CommandKind
 from schemas.steps import StepCommitted
 from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Ledger
-from slime_events.core.datums import unpack_datums
-from slime_events.core.trajectory import Fetch
+from slime_events.core.tokens.trajectory import Fetch
+from slime_events.core.training.datums import unpack_datums
 from slime_events.loop.commands.order import CommandOrder
 
 

@@ -16,7 +16,7 @@ from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Ledger
 from slime_events.analysis.audit.report import Counts
 from slime_events.core.run.run_reader import open_run
-from slime_events.core.trajectory import merge_spans
+from slime_events.core.tokens.trajectory import merge_spans
 from storage.log import Readable
 
 

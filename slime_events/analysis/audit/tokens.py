@@ -14,7 +14,7 @@ from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutSuspend
 from schemas.turns import TurnRecorded, TurnRole
 from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Ledger
-from slime_events.core.trajectory import merge_spans
+from slime_events.core.tokens.trajectory import merge_spans
 
 Fetch = Callable[[Array], npt.NDArray[Any]]
 Ended = RolloutCompleted | TurnRecorded

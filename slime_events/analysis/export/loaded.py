@@ -21,8 +21,8 @@ from slime_events.analysis.export.dump import load_dump
 from slime_events.analysis.export.files import read_file
 from slime_events.analysis.export.sample import OURS, ExportedSample, Fate, as_slime
 from slime_events.analysis.export.writers import AS_JSON
-from slime_events.core.trajectory import content_digest
-from slime_events.core.vocabulary import token_ids
+from slime_events.core.checkpoint.vocabulary import token_ids
+from slime_events.core.tokens.trajectory import content_digest
 from slime_events.plugins.rewards.outcome import RewardFailure
 from slime_events.plugins.rewards.teacher import graded
 from slime_events.plugins.sample import Sample, Status

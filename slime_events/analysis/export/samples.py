@@ -14,8 +14,8 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested
 from slime_events.analysis.export.sample import ExportedSample, Fate
-from slime_events.core.batch_columns import BatchMasks
-from slime_events.core.trajectory import Fetch, Trajectories, Trajectory
+from slime_events.core.tokens.trajectory import Fetch, Trajectories, Trajectory
+from slime_events.core.training.batch_columns import BatchMasks
 from slime_events.model.records import Entry, Run
 from slime_events.plugins.sample_view import DecodePrompt, final_metadata, prompt_text
 

@@ -26,8 +26,8 @@ from schemas.prompts import Source
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import Origin, RolloutCompleted, StopReason, WeightSpan
 from slime_events import model
-from slime_events.core.batch_columns import BatchMasks
-from slime_events.core.trajectory import Fetch
+from slime_events.core.tokens.trajectory import Fetch
+from slime_events.core.training.batch_columns import BatchMasks
 from slime_events.model.agent_session import AgentSession
 from slime_events.model.ancestry import JoinedRun, VersionRange
 

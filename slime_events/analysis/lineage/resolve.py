@@ -32,10 +32,10 @@ from slime_events.analysis.lineage.lineage import (
     Version,
     mask_of,
 )
-from slime_events.core.batch_columns import LOSS_MASKS, BatchCredit, BatchMasks
-from slime_events.core.datums import unpack_datums
 from slime_events.core.run.run_reader import OpenedRun
-from slime_events.core.trajectory import merge_spans
+from slime_events.core.tokens.trajectory import merge_spans
+from slime_events.core.training.batch_columns import LOSS_MASKS, BatchCredit, BatchMasks
+from slime_events.core.training.datums import unpack_datums
 from slime_events.model.advantages import has_kl_penalty
 from slime_events.model.agent_session import AgentSession, read_sessions
 from slime_events.model.ancestry import Ancestor, Ancestry, Branches, find_branches, open_ancestry

@@ -30,7 +30,7 @@ from slime_events.analysis.metrics.rollouts import (
 from slime_events.analysis.metrics.sample import SampleFigures
 from slime_events.analysis.metrics.steps import critic_metrics, train_metrics, trainer_metrics
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.trajectory import Fetch, Trajectories
+from slime_events.core.tokens.trajectory import Fetch, Trajectories
 from storage.log import Recorded
 
 NANO = 1e-9

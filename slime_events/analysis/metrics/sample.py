@@ -10,7 +10,7 @@ import numpy as np
 from schemas.doc import doc
 from schemas.rollouts import RolloutCompleted, StopReason
 from slime_events.algorithms.pass_rate import has_repetition
-from slime_events.core.trajectory import Trajectory
+from slime_events.core.tokens.trajectory import Trajectory
 from slime_events.model.advantages import Mask, trained_tokens
 
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from schemas.codec import decode_whole
 from slime_events.analysis.query.event_tables import EventTable, RowBuilder, StoredRow
-from slime_events.core.trajectory import Fetch
+from slime_events.core.tokens.trajectory import Fetch
 from storage.archive.index import cache_folder
 from storage.archive.manifest import SegmentManifest
 from storage.archive.reader import ArchiveReader

@@ -28,7 +28,7 @@ from schemas.rollouts import Maker, RolloutCompleted, RolloutProgressed, Rollout
 from slime_events.analysis.query.columns import ArrowColumn, scalar, struct_columns, to_json
 from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.span import Span
-from slime_events.core.trajectory import Fetch
+from slime_events.core.tokens.trajectory import Fetch
 from storage.log import Recorded
 
 LOG = "log"

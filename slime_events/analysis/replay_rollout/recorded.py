@@ -13,8 +13,8 @@ from schemas.ids import group_of, requested_sample
 from schemas.rollouts import Maker, Sampling, StopReason, WeightSpan
 from schemas.weights import WeightsPublished
 from slime_events.core.run.run_reader import OpenedRun
-from slime_events.core.trajectory import read_trajectory
-from slime_events.core.turn_paths import TurnPaths
+from slime_events.core.sessions.turn_paths import TurnPaths
+from slime_events.core.tokens.trajectory import read_trajectory
 from slime_events.model.ancestry import Ancestor, Ancestry, open_ancestry
 from slime_events.model.records import Run
 from storage.weights.store import WeightStore, local_folder, verify

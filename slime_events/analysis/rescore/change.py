@@ -8,11 +8,11 @@ import msgspec
 
 from schemas.doc import doc
 from schemas.errors import InvalidValue
+from slime_events.algorithms.credit import CreditRule
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config.fields import settings_fields
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
-from slime_events.core.credit import CreditRule
 from slime_events.core.run.run_settings import differences, flag_of
 from slime_events.plugins.trainer_points import POST_PROCESS
 

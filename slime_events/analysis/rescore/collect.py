@@ -30,8 +30,8 @@ from schemas.rollouts import (
 )
 from schemas.sessions import SessionSealed
 from schemas.turns import TurnRecorded
-from slime_events.core.credit import SealedSessions
-from slime_events.core.trajectory import FOLDED, Fetch, Trajectories
+from slime_events.algorithms.credit import SealedSessions
+from slime_events.core.tokens.trajectory import FOLDED, Fetch, Trajectories
 from slime_events.model.records import Entry, Group, Run, Sample
 
 Item = Group | BatchSealed | EvalCompleted

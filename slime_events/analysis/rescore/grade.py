@@ -13,7 +13,7 @@ import msgspec
 from slime_events.analysis.rescore.bulk_grading import Grade, RuleProcess, Task
 from slime_events.analysis.rescore.collect import completed_of, is_evaluation, prompt_of
 from slime_events.core.config.reward import RewardSettings
-from slime_events.core.trajectory import Fetch, Trajectories
+from slime_events.core.tokens.trajectory import Fetch, Trajectories
 from slime_events.model.records import Group
 from slime_events.plugins.rewards.choice import Place, choose, grader_name, reward_key
 from slime_events.plugins.rewards.dispatcher import Dispatcher

@@ -15,8 +15,8 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, StopReason, WeightSpan
 from schemas.sessions import SessionSealed
 from schemas.turns import TurnRecorded
-from slime_events.core.credit import CreditedPath, CreditRule, SealedSessions
-from slime_events.core.trajectory import Fetch, merge_spans
+from slime_events.algorithms.credit import CreditedPath, CreditRule, SealedSessions
+from slime_events.core.tokens.trajectory import Fetch, merge_spans
 from slime_events.model.advantages import Mask
 from slime_events.model.records import Entry, Group, Sample
 

@@ -9,8 +9,8 @@ from schemas.errors import StorageError
 from schemas.groups import GroupRejected
 from schemas.rewards import RewardAssigned
 from schemas.steps import StepCommitted
-from slime_events.core.train_batch import TrainBatch
-from slime_events.core.trajectory import Fetch
+from slime_events.core.tokens.trajectory import Fetch
+from slime_events.core.training.train_batch import TrainBatch
 from slime_events.loop.training.difference import Compared, Difference, commit_differences, reward_differences
 from slime_events.loop.training.pending_batches import PendingBatches
 from storage.log import Readable

@@ -7,8 +7,8 @@ from slime_events.analysis.views.group import GroupView, view_group
 from slime_events.analysis.views.sample import SampleView, view_sample
 from slime_events.analysis.views.step import StepView, view_step
 from slime_events.analysis.views.version import VersionView, view_version
-from slime_events.core.batch_columns import BatchMasks
-from slime_events.core.trajectory import Fetch, Trajectories
+from slime_events.core.tokens.trajectory import Fetch, Trajectories
+from slime_events.core.training.batch_columns import BatchMasks
 from slime_events.model.agent_session import read_sessions, sessions_of
 from slime_events.model.lookup import LogPart, Lookup
 from slime_events.plugins.sample_view import prompt_decoder, text_decoder

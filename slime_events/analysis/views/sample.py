@@ -25,7 +25,7 @@ from schemas.rollouts import (
 )
 from schemas.turns import RootReason, ToolCall, TurnRecorded, TurnRole
 from slime_events.analysis.views.group import Decision, view_decision
-from slime_events.core.trajectory import Trajectory
+from slime_events.core.tokens.trajectory import Trajectory
 from slime_events.model import Run, Sample
 from slime_events.model.agent_session import AgentSession
 from slime_events.model.records import Entry

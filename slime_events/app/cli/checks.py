@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from schemas.doc import doc
 from slime_events.app.launch.gpu_facts import machines
-from slime_events.core.cuda_toolkit import find_toolkit
-from slime_events.core.gpus import INSTALL, Machine
+from slime_events.core.machine.cuda_toolkit import find_toolkit
+from slime_events.core.machine.gpus import INSTALL, Machine
 from slime_events.core.run.own_python import own_path
 from storage.reaches import missing, reaches
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas.errors import InvalidValue
-from slime_events.core.gpus import Machine, look, this_machine
+from slime_events.core.machine.gpus import Machine, look, this_machine
 from slime_events.core.run.own_python import own_path
 
 LOOK_S = 120.0

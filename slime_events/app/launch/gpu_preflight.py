@@ -12,7 +12,7 @@ from slime_events.app.launch.placement import GpuNode, PlaceRequest
 from slime_events.core.config.derivations import on_device
 from slime_events.core.config.engine import Device
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.gpus import ON_CPU, Machine, gpus
+from slime_events.core.machine.gpus import ON_CPU, Machine, gpus
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from schemas.errors import InvalidValue
+from slime_events.core.checkpoint.vocabulary import vocabulary_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.vocabulary import vocabulary_of
 
 FLAGS = {"max_new_tokens": "max-response-len"}
 """Flags with another name than SGLang's field."""

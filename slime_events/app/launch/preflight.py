@@ -31,7 +31,7 @@ from slime_events.core.config.derivations import on_device
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.gpus import this_machine
+from slime_events.core.machine.gpus import this_machine
 from slime_events.core.run.process_environment import rank_secrets, rank_variables
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import check_call, load_function

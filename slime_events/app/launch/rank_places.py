@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from schemas.errors import DeadlineExceeded
 from slime_events.app.launch.gpu_preflight import Needs
 from slime_events.app.launch.placement import GpuNode, count_ranks, order_ranks, split_groups
-from slime_events.core.gpus import gpus
+from slime_events.core.machine.gpus import gpus
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup

@@ -23,7 +23,7 @@ from slime_events.core.config.reach import reaching_texts
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder, find_run
 from slime_events.core.run.run_settings import settings_in_force
-from slime_events.core.trajectory import Fetch
+from slime_events.core.tokens.trajectory import Fetch
 from storage.archive.manifest import MANIFESTS
 from storage.blobs import BlobStore
 from storage.log import Readable

@@ -9,9 +9,9 @@ import msgspec
 from schemas.batches import BatchSealed
 from schemas.commands import CommandGiven, CommandKind
 from schemas.errors import InvalidValue, StorageError
-from slime_events.core.datums import LOSSES, AdamParams, Beginning, CommandedStep, TrainPass, unpack_datums
-from slime_events.core.train_batch import TrainBatch
-from slime_events.core.trajectory import Fetch
+from slime_events.core.tokens.trajectory import Fetch
+from slime_events.core.training.datums import LOSSES, AdamParams, Beginning, CommandedStep, TrainPass, unpack_datums
+from slime_events.core.training.train_batch import TrainBatch
 
 BEGINS = (CommandKind.CREATE_MODEL, CommandKind.LOAD_WEIGHTS)
 OF_BATCHES = (CommandKind.FORWARD_BACKWARD, CommandKind.OPTIM_STEP, *BEGINS)

@@ -9,10 +9,10 @@ from schemas.errors import SlimeEventsError, UngradableSample
 from schemas.ids import INBOX, inbox_group_id
 from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptSubmitted, Source
+from slime_events.core.checkpoint.context import LONG_CONTEXT, context_of
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.per_source import NATS
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.context import LONG_CONTEXT, context_of
 from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.loop.prompts.prompt import BadReason, Problem, Prompt, make_prompts, submitted
 from slime_events.plugins.rewards.registry import label_check, metadata_check

@@ -20,8 +20,8 @@ from schemas.recorded import CommonVersion, Recalled
 from schemas.rewards import MOST_REWARD, is_reward
 from schemas.rollouts import RolloutOffered, StopReason
 from schemas.text import message_text
+from slime_events.core.checkpoint.vocabulary import token_ids, vocabulary_of
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.vocabulary import token_ids, vocabulary_of
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.prompts.inbox_message import WrongField
 from slime_events.loop.prompts.json_value import BadValue

@@ -19,7 +19,7 @@ from schemas.doc import doc
 from schemas.errors import InvalidValue
 from schemas.rewards import is_reward
 from schemas.sessions import Credit
-from slime_events.core.credit import CreditRule
+from slime_events.algorithms.credit import CreditRule
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

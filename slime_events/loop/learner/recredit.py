@@ -8,9 +8,9 @@ from schemas.batches import BatchColumn
 from schemas.errors import InvalidValue
 from schemas.ids import requested_sample
 from schemas.rollouts import RolloutCompleted
-from slime_events.core.batch_columns import CREDIT, LOSS_MASKS, make_column
-from slime_events.core.credit import CreditRule, SealedSessions
-from slime_events.core.trajectory import Fetch
+from slime_events.algorithms.credit import CreditRule, SealedSessions
+from slime_events.core.tokens.trajectory import Fetch
+from slime_events.core.training.batch_columns import CREDIT, LOSS_MASKS, make_column
 
 
 class Recredit:

@@ -12,7 +12,7 @@ from schemas.doc import doc
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.rollout import staleness_bound
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.training.train_batch import TrainBatch
 
 
 class PastVersions(NamedTuple):

@@ -17,9 +17,9 @@ from schemas.groups import GroupRejected
 from schemas.ids import group_of
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutRequested, StopReason
-from slime_events.core.batch_columns import CREDIT, LOSS_MASKS, TRUNCATED, BatchCredit, BatchMasks, entries_of
-from slime_events.core.train_batch import TrainBatch, TrainSample
-from slime_events.core.trajectory import FOLDED, Fetch, Trajectories, Trajectory
+from slime_events.core.tokens.trajectory import FOLDED, Fetch, Trajectories, Trajectory
+from slime_events.core.training.batch_columns import CREDIT, LOSS_MASKS, TRUNCATED, BatchCredit, BatchMasks, entries_of
+from slime_events.core.training.train_batch import TrainBatch, TrainSample
 from slime_events.loop.commands.batch import OF_BATCHES, commanded_batch
 from slime_events.loop.conductor.seal import batch_digest
 

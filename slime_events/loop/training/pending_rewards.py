@@ -9,7 +9,7 @@ from schemas.ids import is_of_evaluation, order_in_group
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutRequested
-from slime_events.core.trajectory import Fetch, Trajectory
+from slime_events.core.tokens.trajectory import Fetch, Trajectory
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import completed_sample
 from storage.log import Recorded

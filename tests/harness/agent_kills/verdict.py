@@ -13,7 +13,7 @@ from schemas.ids import requested_sample, sample_id, session_name, sibling_id, t
 from schemas.rollouts import RolloutCompleted, RolloutRequested
 from schemas.sessions import SessionOpened, SessionSealed
 from schemas.turns import TurnBegun, TurnRecorded
-from slime_events.core.trajectory import Fetch, content_digest
+from slime_events.core.tokens.trajectory import Fetch, content_digest
 from storage.log import Recorded
 from tests.harness.agent_kills.told import Told
 from tests.harness.chaos.measures import trained

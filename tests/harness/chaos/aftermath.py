@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from schemas.event import Event
-from slime_events.core.trajectory import Fetch
+from slime_events.core.tokens.trajectory import Fetch
 from storage.blobs import BlobStore
 from storage.log import Recorded
 from storage.open_log import open_run_log

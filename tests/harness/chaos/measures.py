@@ -18,7 +18,7 @@ from schemas.groups import GroupRejected, RejectionCause
 from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutProgressed
 from schemas.steps import StepCommitted
-from slime_events.core.trajectory import Fetch, content_digest
+from slime_events.core.tokens.trajectory import Fetch, content_digest
 from storage.log import Recorded
 from tests.harness.chaos.killer import ROLES, Struck
 from tests.harness.chaos.schedule import Kind

@@ -15,7 +15,7 @@ from schemas.groups import RejectionCause
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from schemas.steps import StepCommitted
-from slime_events.core.trajectory import content_digest
+from slime_events.core.tokens.trajectory import content_digest
 from storage.log import Recorded
 from tests import made
 from tests.harness.chaos import measures

@@ -10,7 +10,7 @@ from schemas.arrays import unpack
 from schemas.rollouts import RolloutRequested, StopReason, WeightSpan
 from serve_apps.engines.engine import Delta, GenerateRequest
 from serve_apps.rollouts.rollout import Rollout
-from slime_events.core.trajectory import Trajectories, Trajectory
+from slime_events.core.tokens.trajectory import Trajectories, Trajectory
 from tests import made
 from tests.harness.conformance import continued
 from tests.harness.conformance.continued import Continued, Part

@@ -13,8 +13,8 @@ from slime_events.algorithms.pass_rate import has_repetition, pass_rate
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.export.loaded import LoadedStep
 from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.train_batch import TrainBatch
-from slime_events.core.trajectory import Trajectories
+from slime_events.core.tokens.trajectory import Trajectories
+from slime_events.core.training.train_batch import TrainBatch
 from slime_events.loop.conductor.seal import batch_digest
 from slime_events.loop.training.pending_batches import build_batch
 from slime_events.plugins.sample import Sample

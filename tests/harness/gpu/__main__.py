@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from slime_events.core.gpus import this_machine
+from slime_events.core.machine.gpus import this_machine
 from tests.harness.gpu.looks import LOOKS, start
 from tests.harness.gpu.report import Report, Row
 from tests.harness.gpu.scene import GIB, Scene

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from actors.megatron.rank import TrainerRank
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.training.train_batch import TrainBatch
 from tests.harness.gpu.report import Row
 from tests.harness.gpu.scene import MIDDLE, Scene, lengths_to, make_batch, one_rank
 from tests.megatron.plain import chosen, every_log_prob

@@ -9,7 +9,7 @@ import weakref
 import torch
 
 from actors.megatron.rank import TrainerRank
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.training.train_batch import TrainBatch
 from tests.harness.gpu.report import Row
 from tests.harness.gpu.scene import (
     GIB,

@@ -17,7 +17,7 @@ from actors.megatron.rank import TrainerRank
 from actors.trainer.ranks import rendezvous_address
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.train_batch import TrainBatch, TrainSample
+from slime_events.core.training.train_batch import TrainBatch, TrainSample
 from tests import made
 from tests.megatron.tiny import make_model
 

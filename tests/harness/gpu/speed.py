@@ -16,7 +16,7 @@ from actors.megatron.attention import PackedSequences
 from actors.megatron.cpu import stand_in
 from actors.megatron.rank import TrainerRank
 from slime_events.core.run.process_environment import rank_environment
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.training.train_batch import TrainBatch
 from tests.harness.gpu.report import Row
 from tests.harness.gpu.scene import (
     GIB,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slime_events.core import gpus
+from slime_events.core.machine import gpus
 
 KERNEL, OTHER_KERNEL = "fake_sgl_kernel", "fake_flashinfer"
 """Names that no machine has."""

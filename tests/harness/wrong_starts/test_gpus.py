@@ -13,7 +13,7 @@ from slime_events.app.cli import checks
 from slime_events.app.cli.checks import Outcome
 from slime_events.app.cli.commands import doctor
 from slime_events.app.cli.main import main
-from slime_events.core.gpus import KERNELS, this_machine
+from slime_events.core.machine.gpus import KERNELS, this_machine
 from tests.cli.invoke import arguments
 from tests.harness.wrong_starts.cases import TRAIN, Case, prepare
 from tests.harness.wrong_starts.gpu_machine import KERNEL, OTHER_KERNEL, GpuMachine
@@ -121,7 +121,7 @@ def test_too_few_gpus_are_refused_without_importing_torch(
 STARTED = """
 import sys
 from pathlib import Path
-from slime_events.core import gpus
+from slime_events.core.machine import gpus
 gpus.DEVICES = Path({devices!r})
 from slime_events.app.cli.main import main
 sys.exit(main(sys.argv[1:]))

@@ -19,7 +19,7 @@ from slime_events.app.cli.nats_access import check_anybody, check_batches, check
 from slime_events.app.cli.render.text import one_line, terminal_width
 from slime_events.app.cli.sockets import check_sockets
 from slime_events.app.terminal import raw_stream
-from slime_events.core.gpus import this_machine
+from slime_events.core.machine.gpus import this_machine
 from storage.jetstream.address import NatsPlace
 
 _PSUTIL = "pip install psutil: without psutil, saving a Megatron checkpoint hangs"

@@ -18,7 +18,7 @@ from slime_events.app.cli.commands.show_step import step_text, version_text
 from slime_events.app.cli.render.text import json_text
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, open_run
-from slime_events.core.trajectory import Fetch
+from slime_events.core.tokens.trajectory import Fetch
 from slime_events.model.json_values import plain
 from slime_events.model.lookup import Lookup
 from storage.log import Readable

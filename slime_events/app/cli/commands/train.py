@@ -27,7 +27,7 @@ from slime_events.core.config.reach import reaching_texts
 from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
-from slime_events.core.cuda_toolkit import find_toolkit
+from slime_events.core.machine.cuda_toolkit import find_toolkit
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.loop.conductor.decide import waits_for
 from slime_events.loop.conductor.plan import make_plan

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from schemas.sessions import SealReason
+from slime_events.algorithms.credit import CreditRule
 from slime_events.app.cli.render.text import clock, duration, fields, paragraphs, shorten, table
-from slime_events.core.credit import CreditRule
 from slime_events.model.agent_session import AgentSession, AgentTurn
 
 CLIENT, SEALED = 32, 160

@@ -23,7 +23,7 @@ from serve_apps.rollouts.generate.function import generate_setup
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.demo.settings import BASE
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.trajectory import Trajectory, read_trajectory
+from slime_events.core.tokens.trajectory import Trajectory, read_trajectory
 from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.plugins.args_view import ArgsView

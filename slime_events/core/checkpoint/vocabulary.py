@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.errors import InvalidValue
-from slime_events.core.model_config import config_parts
+from slime_events.core.checkpoint.model_config import config_parts
 
 HIGHEST = 2**31 - 1
 """The highest id that an event can hold (int32)."""

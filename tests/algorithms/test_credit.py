@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.sessions import Credit
-from slime_events.core.credit import CreditRule, TurnTokens, credited_paths
+from slime_events.algorithms.credit import CreditRule, TurnTokens, credited_paths
 
 Forest = dict[int, int | None]
 

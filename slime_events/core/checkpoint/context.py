@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from slime_events.core.checkpoint.model_config import config_parts
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.model_config import config_parts
 
 NAMES = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
 """Names of the longest sequence in a checkpoint's config.json, in SGLang's order: the first one present counts."""

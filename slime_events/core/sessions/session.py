@@ -193,7 +193,6 @@ def seal_due(
         return SealReason.OVER
     if ready_at is None:
         return None
-        return None
     if now - max(session.opened_at, ready_at) >= limits.session_s * 1e9:
         return SealReason.TIME
     in_progress = any(now - max(turn.at, ready_at) < limits.turn_s * 1e9 for turn in session.open.values())

@@ -8,7 +8,7 @@ from schemas.arrays import EMPTY_BYTES, Array, pack
 from schemas.errors import RunNotFound
 from schemas.subjects import about
 from schemas.turns import AgentTurn, SharedBody, TurnRecorded
-from slime_events.core.trajectory import Fetch
+from slime_events.core.tokens.trajectory import Fetch
 from storage.log import Readable
 
 PackedBody = tuple[Array, SharedBody | None]

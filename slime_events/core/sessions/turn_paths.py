@@ -14,7 +14,7 @@ from schemas.ids import turn_of_group
 from schemas.rollouts import RolloutRequested, TurnEnd
 from schemas.subjects import about
 from schemas.turns import TurnRecorded
-from slime_events.core.trajectory import Fetch
+from slime_events.core.tokens.trajectory import Fetch
 from storage.log import Readable
 
 Tokens = npt.NDArray[np.int32]

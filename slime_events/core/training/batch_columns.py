@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from schemas.arrays import Array, pack
 from schemas.batches import BatchColumn, BatchSealed
-from slime_events.core.trajectory import Fetch
+from slime_events.core.tokens.trajectory import Fetch
 
 LOSS_MASKS, TRUNCATED, CREDIT = "loss_masks", "truncated", "advantage_credit"
 _INT32 = np.iinfo(np.int32)

@@ -23,7 +23,7 @@ from schemas.rollouts import (
     WeightSpan,
 )
 from schemas.subjects import about
-from slime_events.core.kept_tokens import KeptTokens
+from slime_events.core.tokens.kept_tokens import KeptTokens
 from storage.log import Readable
 
 Fetch = Callable[[Array], npt.NDArray[Any]]

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from schemas.doc import doc
 from schemas.rollouts import WeightSpan
-from slime_events.core.datums import CommandedStep, TrainPass
-from slime_events.core.kept_tokens import KeptTokens
+from slime_events.core.tokens.kept_tokens import KeptTokens
+from slime_events.core.training.datums import CommandedStep, TrainPass
 
 
 @dataclass(frozen=True, slots=True)

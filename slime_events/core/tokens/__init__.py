@@ -1,0 +1,1 @@
+"""Folds the tokens of rollouts from their chunks."""

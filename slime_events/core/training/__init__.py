@@ -1,0 +1,1 @@
+"""Holds what the trainer takes and returns: batches, a client's datums, results of steps and checkpoints."""
