@@ -23,12 +23,12 @@ _OWN_ADVANTAGE = (*_OWN_LOSS, "custom_advantage_function_path")
 _OF_THE_POLICY_LOSS = unused_with("loss_type=sft_loss", why="loss_type sft_loss has neither advantages nor a ratio")
 _OF_A_CRITIC = unused_without(
     "advantage_estimator:needs_values",
-    why="advantage_estimator {advantage_estimator} has no critic",
+    why="{advantage_estimator} has no critic",
     unless=_OWN_ADVANTAGE,
 )
 _OF_REWARD_KL = unused_without(
     "advantage_estimator:takes_kl",
-    why="advantage_estimator {advantage_estimator} takes no KL from the reward; use_kl_loss adds one to the loss",
+    why="{advantage_estimator} takes no KL from the reward; use_kl_loss adds one to the loss",
     unless=_OWN_ADVANTAGE,
 )
 _OF_THE_REFERENCE = (
@@ -42,7 +42,7 @@ _OF_THE_REFERENCE = (
 )
 _OF_NORMALIZATION = unused_without(
     "advantage_estimator:normalizes_rewards",
-    why="advantage_estimator {advantage_estimator} takes rewards as they are",
+    why="{advantage_estimator} takes rewards as they are",
     unless=_OWN_ADVANTAGE,
 )
 _OF_TIS = unused_without("use_tis", "custom_tis_function_path", why="use_tis is not set", unless=_OWN_LOSS)
@@ -121,7 +121,7 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
             _OF_THE_POLICY_LOSS,
             unused_without(
                 "advantage_estimator:has_dual_clip",
-                why="advantage_estimator {advantage_estimator} has no dual clip",
+                why="{advantage_estimator} has no dual clip",
                 unless=_OWN_LOSS,
             ),
             above=1,
@@ -166,7 +166,7 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
             _OF_THE_POLICY_LOSS,
             unused_without(
                 "advantage_estimator:discounts",
-                why="advantage_estimator {advantage_estimator} does not discount",
+                why="{advantage_estimator} does not discount",
                 unless=_OWN_ADVANTAGE,
             ),
             least=0,
@@ -232,7 +232,7 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
             unused_without("rewards_normalization", why="rewards are not normalised", unless=_OWN_ADVANTAGE),
             unused_without(
                 "advantage_estimator:scales_rewards",
-                why="advantage_estimator {advantage_estimator} never divides by it",
+                why="{advantage_estimator} never divides by it",
                 unless=_OWN_ADVANTAGE,
             ),
         ),

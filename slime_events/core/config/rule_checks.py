@@ -70,7 +70,7 @@ def holds(condition: str, settings: TrainSettings) -> bool:
 def reason(rule: Rule, settings: TrainSettings | None = None) -> str:
     """Return why a rule exists, for a message. settings: values to insert; None: none, for a document."""
     if rule.why:
-        return re.sub(r"(\w+) \{\1\}", lambda name: _named(name[1], settings), rule.why)
+        return re.sub(r"\{(\w+)\}", lambda name: _named(name[1], settings), rule.why)
     (name, _, value), *more = (other.partition("=") for other in rule.others)
     if value:
         return f"{name} is not {value}"

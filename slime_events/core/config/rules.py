@@ -56,7 +56,7 @@ class Rule:
     act: Act
     others: Annotated[tuple[str, ...], doc("conditions on other settings")]
     why: Annotated[
-        str, doc("reason, for the message; `name {name}`: with the setting's value; empty: that the others are not set")
+        str, doc("reason, for the message; {name}: a setting with its value; empty: that the others are not set")
     ] = ""
     value: Annotated[
         str, doc("value, or `:capability` of a value, for which the rule applies; empty: every value that is set")

@@ -18,9 +18,7 @@ from slime_events.core.config.rules import (
 from slime_events.core.config.save_steps import SaveSteps
 
 _OF_A_SAVE = unused_without("save_interval", why="save_interval is not set (it has a default on GPUs)")
-_OF_A_CRITIC = unused_without(
-    "advantage_estimator:needs_values", why="advantage_estimator {advantage_estimator} has no critic"
-)
+_OF_A_CRITIC = unused_without("advantage_estimator:needs_values", why="{advantage_estimator} has no critic")
 _SHARED_RANKS = "the critic shares the actor's ranks, so that one commit holds both. Leave it out"
 
 
