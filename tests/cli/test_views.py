@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from slime_events.analysis.audit.report import Report
+from slime_events.analysis.compare.comparison import Comparison
 from slime_events.analysis.lineage.lineage import Lineage
 from slime_events.analysis.timetravel.moment_diff import MomentDiff
 from slime_events.analysis.timetravel.moment_view import MomentView
@@ -20,7 +21,7 @@ from slime_events.analysis.views.sample import SampleView
 from slime_events.analysis.views.step import StepView
 from slime_events.analysis.views.version import VersionView
 
-VIEWS = (RunView, StepView, GroupView, SampleView, VersionView, MomentView, MomentDiff, Lineage, Report)
+VIEWS = (RunView, StepView, GroupView, SampleView, VersionView, MomentView, MomentDiff, Lineage, Report, Comparison)
 
 
 def _records(kind: Any) -> Iterator[type]:
@@ -77,6 +78,7 @@ def test_views_are_read_and_written_without_the_cli() -> None:
     code = """
 import sys
 import slime_events.analysis.audit.read
+import slime_events.analysis.compare.compare
 import slime_events.analysis.lineage.resolve
 import slime_events.analysis.timetravel.read_moment
 import slime_events.analysis.views.read_records

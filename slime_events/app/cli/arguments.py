@@ -10,6 +10,14 @@ from typing import Annotated, Any
 
 from schemas.doc import doc
 from schemas.trust import FLAG as TRUST
+from slime_events.app.cli.inspection_arguments import (
+    declare_audit,
+    declare_compare,
+    declare_lineage,
+    declare_query,
+    declare_show,
+    declare_tail,
+)
 from slime_events.app.cli.parser import CommandParser, changed_data, nats_options, option, switch, weight_version
 
 
@@ -135,66 +143,6 @@ Flags of the algorithm and the trainer, --dynamic-sampling-filter-path and --num
     option(parser, "--changes FILE", changes)
 
 
-def _tail(parser: CommandParser) -> None:
-    parser.description = "Print the events of a run, one line each. Follows a running run."
-    types = "event types (rollout.completed) or nouns (rollout)"
-    option(parser, "--type TYPE", types, default=[], nargs="+", action="extend")
-    option(parser, "--group GROUP", "only events about this group")
-    option(parser, "--sample SAMPLE", "only events about this sample")
-    option(parser, "--from N", "first position [1]", int, 1, dest="start")
-    switch(parser, "--no-follow", "exit after the last event in the log")
-    switch(parser, "--json", "one JSON object per event; arrays as type and length")
-    switch(parser, "--full", "with --json: arrays in full")
-
-
-def _show(parser: CommandParser) -> None:
-    from slime_events.analysis.timetravel.log_position import FORMS
-
-    parser.description = "Show a run, or one step, group, sample, weight version, trace or moment of it, from its log."
-    parser.epilog = "An id may be shortened to any prefix that is unique."
-    what = parser.add_mutually_exclusive_group()
-    step = "one step, from 0: batch, samples, metrics, digests; with --at: move N events forward (-N: back)"
-    option(what, "--step N", step, int)
-    option(what, "--group G", "one group, by its id or its producer's key: prompt, samples, filter decision, fate")
-    option(what, "--sample S", "one rollout, or an agent's session: turns, tokens, versions, reward, fate")
-    option(what, "--version V", "one weight version: origin, folder, engines, evals", int)
-    option(what, "--trace G", "the spans of one group, from submit to activate")
-    switch(what, "--verify", "fold the log from position 0 and compare with the final state of the live run")
-    option(parser, "--at POS", f"the whole system at a position: {FORMS}")
-    option(parser, "--diff POS", "with --at: what differs between the two positions")
-    option(parser, "--tokens N", "token rows to show, 0 for all [64]", int, 64)
-    switch(parser, "--json", "JSON instead of text")
-
-
-def _lineage(parser: CommandParser) -> None:
-    parser.description = """\
-Show where a weight version comes from, down to the lines of its prompts, and the weight versions that descend from a
-sample. Follows branches into their parent runs. RUN may be running, finished, or an archive."""
-    what = parser.add_mutually_exclusive_group()
-    option(what, "--version V", "lineage of this weight version [the newest]", int)
-    option(what, "--step N", "lineage of one training step, from 0", int)
-    option(what, "--sample S", "lineage of one rollout")
-    option(what, "--group G", "lineage of one prompt and its samples")
-    option(what, "--source FILE[:LINE]", "lineage of a prompt file, of one line of it, or of inbox[:KEY]")
-    option(parser, "--depth N", "steps back from a version or step, 0 for all [1]", int, 1)
-    formats = ("text", "json", "svg", "html")
-    parser.add_argument("--format", choices=formats, help="output format [the suffix of --out, or text]")
-    option(parser, "--out FILE", "write the output to this file", Path)
-
-
-def _query(parser: CommandParser) -> None:
-    parser.description = "Run an SQL query over a run, live, finished or archived (docs/querying.md)."
-    parser.add_argument("sql", nargs="?", metavar="SELECT", help="one statement in DuckDB's SQL")
-    formats = ("table", "csv", "json", "parquet")
-    option(parser, "--file FILE", "read the statement from a file, - for standard input")
-    parser.add_argument("--format", choices=formats, default="table", help="format of the rows [table]")
-    option(parser, "--out FILE", "write the rows to this file", Path)
-    option(parser, "--rows N", "rows of a table to show, 0 for all [100]", int, 100)
-    switch(parser, "--with-parent", "include the runs that RUN branched from, up to the branch point")
-    switch(parser, "--tables", "list the tables and run no query")
-    option(parser, "--schema TABLE", "list the columns of a table and run no query")
-
-
 def _retrain(parser: CommandParser) -> None:
     parser.description = """\
 Train steps of a run again from its log and compare them with the committed steps. No engine, NATS server or conductor
@@ -237,16 +185,6 @@ if it is equal, 1 if it differs."""
     option(parser, "--weights DIR", "look for weight versions here too (repeatable)", default=[], action="append")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="device of the engine [as in the run]")
     option(parser, "--tolerance X", "allowed difference of log-probs, in nats [0.001]", float, 1e-3)
-    switch(parser, "--json", "JSON instead of text")
-
-
-def _audit(parser: CommandParser) -> None:
-    parser.description = """\
-Check a run's whole history and print each check with its counts. Exit code: 0 if there are no findings, 1 if there
-are any."""
-    option(parser, "--archive URL", "audit the archive URL/RUN")
-    switch(parser, "--no-files", "check the log alone, without blobs and weight folders")
-    option(parser, "--most N", "findings shown per check, 0 for all [20]", int, 20)
     switch(parser, "--json", "JSON instead of text")
 
 
@@ -376,14 +314,15 @@ COMMANDS: dict[str, Command] = {
     "learn": Command(
         "train a new run on the rollouts of another run, with its own settings and changes", _learn, True, False
     ),
-    "tail": Command("follow the events of a run, with filters", _tail),
-    "show": Command("show a run, step, group, sample, weight version or trace, from the log", _show),
-    "lineage": Command("show where a weight version comes from, and where a sample went", _lineage),
-    "query": Command("run SQL over a run: tables of samples, groups, steps, versions and more", _query),
+    "tail": Command("follow the events of a run, with filters", declare_tail),
+    "show": Command("show a run, step, group, sample, weight version or trace, from the log", declare_show),
+    "lineage": Command("show where a weight version comes from, and where a sample went", declare_lineage),
+    "query": Command("run SQL over a run: tables of samples, groups, steps, versions and more", declare_query),
     "retrain": Command("train steps again from the log, and compare the digests", _retrain),
     "replay": Command("make the conductor's decisions again, and show the first difference", _replay, True),
     "replay-rollout": Command("generate one rollout again, on an engine with the same weights", _replay_rollout),
-    "audit": Command("check a run's whole history: every check and its counts", _audit),
+    "compare": Command("find the first difference of two runs, with the inputs of both sides", declare_compare),
+    "audit": Command("check a run's whole history: every check and its counts", declare_audit),
     "rescore": Command("apply another reward, filter or advantage to a run's rollouts", _rescore, True),
     "export": Command("export a run's samples as slime's dumps, JSON lines, Parquet or a data set", _export),
     "metrics": Command("print slime's metrics of a run, or write them to TensorBoard and W&B", _metrics, True),

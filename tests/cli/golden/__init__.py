@@ -82,6 +82,7 @@ LINE_COMMANDS: dict[str, tuple[str, ...]] = {
         f"replay {SIM} --over-sampling-batch 4",
     ),
     "replay-rollout": (f"replay-rollout {SMALL}", f"replay-rollout {SMALL} nothing"),
+    "compare": (f"compare {SMALL} {SMALL}", f"compare {SMALL} {SIM}", f"compare {SMALL}", f"compare {SMALL} other"),
     "audit": (f"audit {SMALL}", f"audit {SIM} --most 1"),
     "rescore": (
         f"rescore {SIM}",

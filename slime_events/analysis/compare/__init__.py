@@ -1,0 +1,1 @@
+"""Comparison of two runs: the first difference, and the differences and distributions of each step."""

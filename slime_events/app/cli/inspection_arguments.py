@@ -1,0 +1,90 @@
+"""Arguments of the commands that inspect a run: `tail`, `show`, `lineage`, `query`, `compare`, `audit`."""
+
+from pathlib import Path
+
+from slime_events.app.cli.parser import CommandParser, option, switch
+
+
+def declare_tail(parser: CommandParser) -> None:
+    """Declare the arguments of `tail`."""
+    parser.description = "Print the events of a run, one line each. Follows a running run."
+    types = "event types (rollout.completed) or nouns (rollout)"
+    option(parser, "--type TYPE", types, default=[], nargs="+", action="extend")
+    option(parser, "--group GROUP", "only events about this group")
+    option(parser, "--sample SAMPLE", "only events about this sample")
+    option(parser, "--from N", "first position [1]", int, 1, dest="start")
+    switch(parser, "--no-follow", "exit after the last event in the log")
+    switch(parser, "--json", "one JSON object per event; arrays as type and length")
+    switch(parser, "--full", "with --json: arrays in full")
+
+
+def declare_show(parser: CommandParser) -> None:
+    """Declare the arguments of `show`."""
+    from slime_events.analysis.timetravel.log_position import FORMS
+
+    parser.description = "Show a run, or one step, group, sample, weight version, trace or moment of it, from its log."
+    parser.epilog = "An id may be shortened to any prefix that is unique."
+    what = parser.add_mutually_exclusive_group()
+    step = "one step, from 0: batch, samples, metrics, digests; with --at: move N events forward (-N: back)"
+    option(what, "--step N", step, int)
+    option(what, "--group G", "one group, by its id or its producer's key: prompt, samples, filter decision, fate")
+    option(what, "--sample S", "one rollout, or an agent's session: turns, tokens, versions, reward, fate")
+    option(what, "--version V", "one weight version: origin, folder, engines, evals", int)
+    option(what, "--trace G", "the spans of one group, from submit to activate")
+    switch(what, "--verify", "fold the log from position 0 and compare with the final state of the live run")
+    option(parser, "--at POS", f"the whole system at a position: {FORMS}")
+    option(parser, "--diff POS", "with --at: what differs between the two positions")
+    option(parser, "--tokens N", "token rows to show, 0 for all [64]", int, 64)
+    switch(parser, "--json", "JSON instead of text")
+
+
+def declare_lineage(parser: CommandParser) -> None:
+    """Declare the arguments of `lineage`."""
+    parser.description = """\
+Show where a weight version comes from, down to the lines of its prompts, and the weight versions that descend from a
+sample. Follows branches into their parent runs. RUN may be running, finished, or an archive."""
+    what = parser.add_mutually_exclusive_group()
+    option(what, "--version V", "lineage of this weight version [the newest]", int)
+    option(what, "--step N", "lineage of one training step, from 0", int)
+    option(what, "--sample S", "lineage of one rollout")
+    option(what, "--group G", "lineage of one prompt and its samples")
+    option(what, "--source FILE[:LINE]", "lineage of a prompt file, of one line of it, or of inbox[:KEY]")
+    option(parser, "--depth N", "steps back from a version or step, 0 for all [1]", int, 1)
+    formats = ("text", "json", "svg", "html")
+    parser.add_argument("--format", choices=formats, help="output format [the suffix of --out, or text]")
+    option(parser, "--out FILE", "write the output to this file", Path)
+
+
+def declare_query(parser: CommandParser) -> None:
+    """Declare the arguments of `query`."""
+    parser.description = "Run an SQL query over a run, live, finished or archived (docs/querying.md)."
+    parser.add_argument("sql", nargs="?", metavar="SELECT", help="one statement in DuckDB's SQL")
+    formats = ("table", "csv", "json", "parquet")
+    option(parser, "--file FILE", "read the statement from a file, - for standard input")
+    parser.add_argument("--format", choices=formats, default="table", help="format of the rows [table]")
+    option(parser, "--out FILE", "write the rows to this file", Path)
+    option(parser, "--rows N", "rows of a table to show, 0 for all [100]", int, 100)
+    switch(parser, "--with-parent", "include the runs that RUN branched from, up to the branch point")
+    switch(parser, "--tables", "list the tables and run no query")
+    option(parser, "--schema TABLE", "list the columns of a table and run no query")
+
+
+def declare_compare(parser: CommandParser) -> None:
+    """Declare the arguments of `compare`."""
+    parser.description = """\
+Find the first difference of two runs (prompt, token, reward, decision, batch, gradient norm or digest), with the
+inputs of both sides, and compare their steps. Each run may be running, finished, or an archive. Exit code: 0 if both
+are equal in the steps that they share, 1 if they differ."""
+    parser.add_argument("other", metavar="OTHER", help="the run to compare it with")
+    switch(parser, "--json", "JSON instead of text")
+
+
+def declare_audit(parser: CommandParser) -> None:
+    """Declare the arguments of `audit`."""
+    parser.description = """\
+Check a run's whole history and print each check with its counts. Exit code: 0 if there are no findings, 1 if there
+are any."""
+    option(parser, "--archive URL", "audit the archive URL/RUN")
+    switch(parser, "--no-files", "check the log alone, without blobs and weight folders")
+    option(parser, "--most N", "findings shown per check, 0 for all [20]", int, 20)
+    switch(parser, "--json", "JSON instead of text")
