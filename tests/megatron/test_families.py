@@ -20,8 +20,10 @@ from slime_events.core.config.trainer import TrainerSettings
 from tests.megatron.gradients import gradients_of, plain_gradients
 from tests.megatron.tiny import FAMILIES, make_batch, make_model
 from tests.megatron.two_processes import run_two
+from tools.models_page import document
 
 Trainer = Callable[..., Any]
+DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 
 
 @pytest.fixture(scope="module")
@@ -174,3 +176,8 @@ def test_slimes_flags_of_glm4_agree_with_its_config(models: Path) -> None:
     architecture.check_flags(flags)
     with pytest.raises(CheckpointMismatch, match="--post-mlp-layernorm False"):
         architecture.check_flags(flags | {"post_mlp_layernorm": False})
+
+
+def test_the_page_has_every_family() -> None:
+    page = DOCS.read_text(encoding="utf-8")
+    assert document(page) == page, "python -m tools.models_page docs/models.md"
