@@ -54,9 +54,9 @@ class WorkerProcess:
     ) -> WorkerProcess:
         """Start a process and wait until it has loaded the run's own function.
 
-        `loaded` takes the functions that the process loads, now and later.
-        Raises PlugPointError (or the error of the grader's settings) if it does not start, DeadlineExceeded after
-        `deadline` seconds, OSError if the machine has no resources for it.
+        `loaded` takes the functions that the process loads, now and later. Raises PlugPointError (or the error of the
+        grader's settings) if it does not start, DeadlineExceeded after `deadline` seconds, OSError if the machine has
+        no resources for it.
         """
         with contextlib.ExitStack() as unused:
             mark = os.memfd_create("grader-mark")
