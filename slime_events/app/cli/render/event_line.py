@@ -5,7 +5,7 @@ from typing import Any
 
 from schemas.batches import BatchSealed
 from schemas.evals import rates_text
-from schemas.rollouts import spans_text
+from schemas.rollouts import Maker, spans_text
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
 from slime_events.app.cli.render.text import clock, figures_text, one_line, restored_text, shorten
@@ -68,7 +68,7 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
         f"answered by {e.function}"
         if e.function
         else f"attempt {e.attempt} from v{e.min_version} by an agent"
-        if e.agents
+        if e.maker is Maker.AGENT
         else f"attempt {e.attempt} from v{e.min_version} at most {e.sampling.max_new_tokens} tokens"
     ),
     "rollout.progressed": lambda e: f"tokens {e.start} to {e.start + e.tokens.n} {spans_text(e.spans)} on {e.engine}",
