@@ -20,17 +20,18 @@ from schemas.rollouts import FailureKind, StopReason
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import AgentTurn, TurnRecorded
 from serve_apps.rollouts.agents import keys as keys_module
-from serve_apps.rollouts.agents.agent_request import AgentRequest, DialectName
+from serve_apps.rollouts.agents.agent_request import AgentRequest, Content, DialectName, Part
 from serve_apps.rollouts.agents.keys import Capability, SessionKeys, session_keys
 from serve_apps.rollouts.agents.live_session import LiveSession, LoadedTurn, Turn, TurnRefused, check_open
 from serve_apps.rollouts.agents.off_loop import SMALL, off_loop
+from serve_apps.rollouts.agents.parsing import ParserNames, Parsers
 from serve_apps.rollouts.agents.reading import AllRequests, Requests
 from serve_apps.rollouts.agents.setup import AgentRules
 from serve_apps.rollouts.calls import Call
 from slime_events.core.sessions.session import Session
 from slime_events.core.tokens.trajectory import Trajectory
 from tests import made
-from tests.agents.stage import RULES
+from tests.agents.stage import RULES, TOKENIZER
 
 ASKED = AgentRequest(DialectName.CHAT, "m")
 
@@ -162,7 +163,8 @@ class Turns:
     def __init__(self) -> None:
         self.call = Call(REQUEST, Trajectory("g-s0", REQUEST.prompt))
         self.recording: asyncio.Future[LoadedTurn] = asyncio.Future()
-        self.turn = Turn("t", 1, ASKED, np.array([1], np.int32), (), self.call)
+        reader = Parsers(ParserNames(), TOKENIZER).reader(ASKED, "t", [])
+        self.turn = Turn("t", 1, ASKED, np.array([1], np.int32), reader, self.call)
         self.turn.task = asyncio.ensure_future(self._record())
         self._told = list[int]()
         self.tell([])
@@ -184,26 +186,50 @@ class Known:
         self.log_probs = -tokens.astype(np.float32)
 
 
-async def test_tokens_come_as_they_are_known_and_the_rest_from_the_log() -> None:
+def tokens_of(parts: Sequence[Part]) -> list[tuple[int, float]]:
+    """Tokens and log-probs of parts."""
+    contents = [part for part in parts if isinstance(part, Content)]
+    return [pair for part in contents for pair in zip(part.tokens, part.log_probs, strict=True)]
+
+
+async def test_an_answer_is_read_once_as_it_comes_and_its_rest_from_the_log() -> None:
     turns = Turns()
-    tokens = turns.turn.tokens(60.0)
+    parts, beside = turns.turn.parts(60.0), replace(turns.turn, request=ASKED).parts(60.0)
     turns.tell([5, 6])
-    assert await anext(tokens) == ([5, 6], [-5.0, -6.0])
+    assert tokens_of(await anext(parts)) == [(5, -5.0), (6, -6.0)]
     turns.tell([7])
-    assert await anext(tokens) == ([7], [-7.0])
+    assert tokens_of(await anext(parts)) == [(7, -7.0)]
+    assert tokens_of(await anext(beside)) == [(5, -5.0), (6, -6.0), (7, -7.0)], "of the same reader"
     turns.recording.set_result(LoadedTurn.of(recorded(0, None, [1], [5, 6, 7, 8]), unpack))
-    assert await anext(tokens) == ([8], [-1.0])
-    assert [one async for one in tokens] == []
-    assert [one async for one in turns.turn.tokens(60.0)] == [([5, 6, 7, 8], [-1.0] * 4)]
+    for of_one in (parts, beside):
+        assert tokens_of([part for rest in [one async for one in of_one] for part in rest]) == [(8, -1.0)]
+    (whole,) = [one async for one in turns.turn.parts(60.0)]
+    assert tokens_of(whole) == [(5, -5.0), (6, -6.0), (7, -7.0), (8, -1.0)]
+    answer = await turns.turn.answer()
+    assert (answer.tokens, answer.log_probs) == ((5, 6, 7, 8), (-1.0,) * 4)
+    assert (answer.text, answer.message) == (turns.turn.reader.text, turns.turn.reader.message)
+    assert turns.turn.reader.length == 4
+
+
+async def test_the_end_of_an_answer_comes_once_the_log_has_the_turn() -> None:
+    turns = Turns()
+    parts = turns.turn.parts(0.001)
+    turns.tell([5])
+    assert tokens_of(await anext(parts)) == [(5, -5.0)]
+    turns.turn.read(np.array([5], np.int32), np.array([-5.0], np.float32), StopReason.STOP)
+    turns.turn.reader.last = [Content("held back")]
+    assert await anext(parts) == []
+    turns.recording.set_result(LoadedTurn.of(recorded(0, None, [1], [5]), unpack))
+    assert [one async for one in parts] == [[Content("held back")]]
 
 
 async def test_a_stream_that_is_quiet_says_so() -> None:
     turns = Turns()
-    tokens = turns.turn.tokens(0.001)
-    assert [await anext(tokens) for _ in range(2)] == [([], [])] * 2
+    parts = turns.turn.parts(0.001)
+    assert [await anext(parts) for _ in range(2)] == [[], []]
     turns.recording.set_exception(TurnRefused(504, "no"))
     with pytest.raises(TurnRefused):
-        _ = [one async for one in tokens]
+        _ = [one async for one in parts]
 
 
 async def test_whoever_waits_for_a_turn_does_not_end_it() -> None:

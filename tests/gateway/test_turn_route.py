@@ -21,6 +21,7 @@ from serve_apps.http.gateway.settings import GatewaySettings
 from serve_apps.rollouts.agents.agent_request import BadField
 from serve_apps.rollouts.agents.keys import Capability, SessionKeys
 from serve_apps.rollouts.agents.live_session import TurnKey, TurnRefused
+from serve_apps.rollouts.agents.sessions import _client
 from tests.agents.stage import RULES
 
 SESSION, KEYS = "s0.0", SessionKeys(b"secret")
@@ -30,7 +31,6 @@ KEY = f"{SESSION}.{KEYS.of(SESSION, Capability.AGENT)}"
 @dataclass(frozen=True)
 class Asked:
     stream: bool = False
-    client: str = ""
 
 
 class Dialect:
@@ -62,15 +62,17 @@ class Turn:
     created: int = 7
     prompt: tuple[int, ...] = (1, 2, 3)
 
-    async def tokens(self, quiet_s: float) -> AsyncIterator[tuple[tuple[int, ...], tuple[float, ...]]]:
+    async def parts(self, quiet_s: float) -> AsyncIterator[list[Any]]:
         assert quiet_s > 0
         for piece in self.pieces:
-            yield piece, (-0.5,) * len(piece)
+            yield list(piece)
+        await self.answer()
+        yield ["last"]
 
-    async def end(self) -> Any:
+    async def answer(self) -> Any:
         if self.error is not None:
             raise self.error
-        return SimpleNamespace(stop="stop")
+        return "stop"
 
 
 @dataclass
@@ -80,27 +82,14 @@ class Sessions:
     turn: Turn = field(default_factory=Turn)
     error: Exception | None = None
     stream: bool = False
-    asked: list[tuple[str, Asked, bytes, TurnKey]] = field(default_factory=list)
+    asked: list[tuple[str, str, bytes, TurnKey]] = field(default_factory=list)
     setup: Any = field(default_factory=lambda: SimpleNamespace(rules=replace(RULES, room=1)))
 
-    @property
-    def turns(self) -> Any:
-        reader = SimpleNamespace(feed=lambda tokens, _: list(tokens), end=lambda stop: [stop])
-        return SimpleNamespace(
-            requests=SimpleNamespace(of=lambda _: self),
-            reader=lambda _: reader,
-            answer=lambda turn, known, reader: known.stop,
-            read_answer=lambda turn, known: known.stop,
-        )
-
-    async def read_off_loop(self, dialect: Any, path: str, body: bytes) -> tuple[Asked, str]:
-        return Asked(self.stream), "digest"
-
-    async def ask(self, session: str, asked: Asked, body: bytes, key: TurnKey) -> Turn:
-        self.asked.append((session, asked, body, key))
+    async def open_turn(self, session: str, dialect: Any, path: str, body: bytes, headers: Any) -> Turn:
+        self.asked.append((session, _client(headers), body, TurnKey.of(headers, "digest")))
         if self.error is not None:
             raise self.error
-        return self.turn
+        return replace(self.turn, request=Asked(self.stream))
 
 
 class Scene:
@@ -171,7 +160,7 @@ async def test_what_a_client_calls_itself_is_kept_as_people_can_read_it() -> Non
     scene = Scene()
     for named, kept in (("ab\tc", "abc"), ("x" * 121, "x" * 120), ("", "")):
         await scene.post(user_agent=named)
-        assert scene.sessions.asked[-1][1].client == kept
+        assert scene.sessions.asked[-1][1] == kept
 
 
 async def test_a_turn_has_as_many_bytes_as_the_context_and_the_gateway_have_room_for() -> None:
@@ -190,7 +179,7 @@ async def test_a_turn_is_answered_whole_or_as_it_comes() -> None:
     answer = await scene.post()
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.text.splitlines() == [
-        *("begin id 7 3", "part 5", "part 6", ": still there", "", "part 7", "part stop", "end stop"),
+        *("begin id 7 3", "part 5", "part 6", ": still there", "", "part 7", "part last", "end stop"),
     ]
 
 

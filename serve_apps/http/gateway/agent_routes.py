@@ -10,10 +10,8 @@ POST /v1/...                               agent's key, in header same; the key 
 """
 
 import contextlib
-import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
@@ -46,10 +44,7 @@ if TYPE_CHECKING:
     from serve_apps.rollouts.agents.agent_request import Dialect
     from serve_apps.rollouts.agents.live_session import Turn
     from serve_apps.rollouts.agents.sessions import Sessions
-    from serve_apps.rollouts.agents.turns import Turns
 
-CLIENT_LENGTH = 120
-"""Characters of a client's User-Agent that are recorded."""
 MOST_WISH = 1024 * 1024
 """Limit of a harness's request in bytes: its metadata becomes an event."""
 QUIET_S = 15.0
@@ -131,9 +126,7 @@ def _add_dialects(app: FastAPI, agents: AgentAccess, settings: GatewaySettings) 
         async def answer(session: str) -> Response:
             sessions = await agents.desk.sessions()
             body = await _agent_body(request, sessions, settings)
-            requests, path = sessions.turns.requests.of(session), request.url.path
-            agent_request, _ = await requests.read_off_loop(MESSAGES, path, body, MESSAGES.read_count)
-            return _json(MESSAGES.counted(await sessions.count(session, agent_request, len(body))))
+            return _json(MESSAGES.counted(await sessions.count_tokens(session, MESSAGES, request.url.path, body)))
 
         return await _answered(MESSAGES, request, agents, answer)
 
@@ -164,23 +157,14 @@ class TurnRoute:
 
 async def _turn(agents: AgentAccess, request: Request, dialect: "Dialect", settings: GatewaySettings) -> Response:
     """Answer one request of an agent."""
-    from serve_apps.rollouts.agents.live_session import TurnKey
 
     async def answer(session: str) -> Response:
         sessions = await agents.desk.sessions()
         body = await _agent_body(request, sessions, settings)
-        requests = sessions.turns.requests.of(session)
-        agent_request, digest = await requests.read_off_loop(dialect, request.url.path, body)
-        agent_request = replace(agent_request, client=_client(request))
-        key = request.headers.get("idempotency-key")
-        retries = request.headers.get("x-stainless-retry-count", "0")
-        is_retry = key is not None or (retries.isdecimal() and int(retries) > 0)
-        turn_key = TurnKey(hashlib.sha256(b"key:" + key.encode()).hexdigest() if key else digest, is_retry)
-        turn = await sessions.ask(session, agent_request, body, turn_key)
-        if agent_request.stream:
-            return StreamingResponse(_streamed(sessions.turns, turn, dialect), media_type="text/event-stream")
-        recorded = await turn.end()
-        return _json(dialect.whole(turn.request, sessions.turns.read_answer(turn, recorded)))
+        turn = await sessions.open_turn(session, dialect, request.url.path, body, request.headers)
+        if turn.request.stream:
+            return StreamingResponse(_streamed(turn, dialect), media_type="text/event-stream")
+        return _json(dialect.whole(turn.request, await turn.answer()))
 
     return await _answered(dialect, request, agents, answer)
 
@@ -192,31 +176,22 @@ async def _agent_body(request: Request, sessions: "Sessions", settings: GatewayS
     return await read_body(request, min(settings.max_body, rules.most_bytes), instead)
 
 
-def _client(request: Request) -> str:
-    """Return the printable beginning of the client's User-Agent."""
-    agent = request.headers.get("user-agent", "")
-    return "".join(character for character in agent if character.isprintable())[:CLIENT_LENGTH]
-
-
-async def _streamed(turns: "Turns", turn: "Turn", dialect: "Dialect") -> AsyncIterator[bytes]:
+async def _streamed(turn: "Turn", dialect: "Dialect") -> AsyncIterator[bytes]:
     """Yield the events of an answer while it is generated. The last events come once the turn is in the log."""
     encoder = dialect.stream(turn.request, turn.id, turn.created, len(turn.prompt))
     yield encoder.begin()
-    reader = turns.reader(turn)
     try:
-        async for tokens, log_probs in turn.tokens(QUIET_S):
-            if not tokens:
+        async for parts in turn.parts(QUIET_S):
+            if not parts:
                 yield b": still there\n\n"
-            for part in reader.feed(tokens, log_probs):
+            for part in parts:
                 yield encoder.part(part)
-        recorded = await turn.end()
+        answer = await turn.answer()
     except Exception as error:  # _reason raises errors that it does not know
         status, message, _ = _reason(error)
         yield encoder.fail(status, message)
         return
-    for part in reader.end(recorded.stop):
-        yield encoder.part(part)
-    yield encoder.end(turns.answer(turn, recorded, reader))
+    yield encoder.end(answer)
 
 
 async def _answered(

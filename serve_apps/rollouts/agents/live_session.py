@@ -1,7 +1,8 @@
 """`LiveSession`: a gateway's copy of a session. `Turn`: one of its turns, in progress or recorded."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import hashlib
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -9,8 +10,9 @@ from schemas.doc import doc
 from schemas.rollouts import StopReason
 from schemas.turns import AgentTurn, TurnRecorded
 from serve_apps.engines.engine import LogProbs, Tokens
-from serve_apps.rollouts.agents.agent_request import AgentRequest
+from serve_apps.rollouts.agents.agent_request import AgentRequest, Answer, Part
 from serve_apps.rollouts.agents.attach import Chains
+from serve_apps.rollouts.agents.turn_reader import TurnReader
 from serve_apps.rollouts.calls import Call
 from slime_events.core.sessions.session import Session
 from slime_events.core.sessions.turn_paths import TokenPath
@@ -31,6 +33,14 @@ class TurnKey:
 
     digest: Annotated[str, doc("digest of the Idempotency-Key, or of path and body")]
     is_retry: Annotated[bool, doc("the client marks a retry; without a mark, an equal body begins another turn")]
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str], digest: str) -> "TurnKey":
+        """Return the key of a request. headers: with names in lower case. digest: of path and body."""
+        key = headers.get("idempotency-key")
+        retries = headers.get("x-stainless-retry-count", "0")
+        is_retry = key is not None or (retries.isdecimal() and int(retries) > 0)
+        return cls(hashlib.sha256(b"key:" + key.encode()).hexdigest() if key else digest, is_retry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +161,7 @@ class Turn:
     created: Annotated[int, doc("seconds of Unix time")]
     request: AgentRequest
     prompt: Annotated[Tokens, doc("token ids of the whole prompt, int32 [tokens]")]
-    stops: Annotated[tuple[str, ...], doc("stop strings of the run and of the request")]
+    reader: Annotated[TurnReader, doc("reads the answer once, for its record and for all clients that wait for it")]
     call: Annotated[Call | None, doc("generation of the turn; None if the turn was already recorded")] = None
     task: Annotated[asyncio.Task[LoadedTurn] | None, doc("records the turn; None if it was already recorded")] = None
     recorded: Annotated[LoadedTurn | None, doc("the turn in the log, once it is there")] = None
@@ -163,27 +173,57 @@ class Turn:
             self.recorded = await asyncio.shield(self.task)
         return self.recorded
 
-    async def tokens(self, quiet_s: float) -> AsyncIterator[tuple[list[int], list[float]]]:
-        """Yield the turn's token ids and log-probs as they come; empty lists if none come for `quiet_s` seconds."""
-        seen = 0
+    async def parts(self, quiet_s: float) -> AsyncIterator[list[Part]]:
+        """Yield the parts of the answer as they come; an empty list if none come for `quiet_s` seconds.
+
+        The last parts come once the turn is in the log. Raises TurnRefused, StorageError.
+        """
+        count = 0
         if self.call is not None and self.task is not None:
             moved = self.call.moved
             self.task.add_done_callback(lambda _: moved.set())
         while self.recorded is None and self.call is not None and self.task is not None and not self.task.done():
             self.call.moved.clear()
-            generated = self.call.trajectory
-            if generated.length > seen:
-                start, seen = seen, generated.length
-                yield generated.tokens[start:seen].tolist(), generated.log_probs[start:seen].tolist()
+            self.read(self.call.trajectory.tokens, self.call.trajectory.log_probs)
+            if new := self.reader.parts[count:]:
+                count += len(new)
+                yield new
                 continue
             try:
                 async with asyncio.timeout(quiet_s):  # not wait_for with a task, which costs two wake-ups per token
                     await self.call.moved.wait()
             except TimeoutError:
-                yield [], []
-        turn = await self.end()
-        if len(turn.generated) > seen:
-            yield turn.generated[seen:].tolist(), turn.log_probs[seen:].tolist()
+                yield []
+        recorded = await self.end()
+        self.read(recorded.generated, recorded.log_probs, recorded.stop)
+        if rest := [*self.reader.parts[count:], *(self.reader.last or ())]:
+            yield rest
+
+    def read(self, tokens: Tokens, log_probs: LogProbs, stop: StopReason | None = None) -> None:
+        """Read the tokens that were not read before. tokens, log_probs: of the answer so far. stop: if it is whole."""
+        if len(tokens) > (start := self.reader.length):
+            self.reader.feed(tokens[start:].tolist(), log_probs[start:].tolist())
+        if stop is not None and self.reader.last is None:
+            self.reader.end(stop)
+
+    async def answer(self) -> Answer:
+        """Wait until the turn is in the log, and return its answer. Raises TurnRefused, StorageError."""
+        recorded = await self.end()
+        self.read(recorded.generated, recorded.log_probs, recorded.stop)
+        return Answer(
+            id=self.id,
+            created=self.created,
+            message=self.reader.message,
+            stop=recorded.stop,
+            text=self.reader.text,
+            prompt_tokens=len(self.prompt),
+            tokens=tuple(recorded.generated.tolist()),
+            log_probs=tuple(recorded.log_probs.tolist()),
+            versions=tuple(dict.fromkeys(span.version for span in recorded.event.spans)),
+            matched=self.reader.matched,
+            reasoning_tokens=self.reader.reasoning_tokens,
+            pieces=self.reader.pieces,
+        )
 
 
 def check_open(live: LiveSession) -> None:

@@ -11,6 +11,8 @@ import math
 import secrets
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Self
 
 from schemas.errors import Conflict, SlimeEventsError
@@ -19,9 +21,11 @@ from schemas.prompts import PromptSubmitted
 from schemas.sessions import SessionOpened, SessionSealed
 from schemas.subjects import everything_about, matches
 from serve_apps.rates import Rates
-from serve_apps.rollouts.agents.agent_request import AgentRequest
+from serve_apps.rollouts.agents.agent_request import Dialect
+from serve_apps.rollouts.agents.dialects.messages import Messages
 from serve_apps.rollouts.agents.live_board import LiveBoard
 from serve_apps.rollouts.agents.live_session import LiveSession, Turn, TurnKey, TurnRefused
+from serve_apps.rollouts.agents.reading import AllRequests
 from serve_apps.rollouts.agents.run_log import RunLog
 from serve_apps.rollouts.agents.sealing import Sealing, Verdict, sealed
 from serve_apps.rollouts.agents.setup import AgentSetup
@@ -40,6 +44,8 @@ WAIT_LOOK_S = 0.25
 AGAIN_S = 2.0
 RESUME_S = 30.0
 """Seconds after which a harness retries to open a session of an interrupted run."""
+CLIENT_LENGTH = 120
+"""Characters of a client's User-Agent that are recorded."""
 INTERRUPTED = "the run was interrupted: `slime-events resume` continues it"
 log = logging.getLogger(__name__)
 
@@ -50,7 +56,8 @@ class Sessions:
     def __init__(self, run_log: RunLog, setup: AgentSetup, *, look_s: float = LOOK_S) -> None:
         self._run_log, self.setup, self._look_s = run_log, setup, look_s
         self._board = LiveBoard(run_log.events)
-        self._turns, self._prompts = Turns(run_log, setup, self._board), Prompts(run_log.events)
+        self._requests, self._prompts = AllRequests(), Prompts(run_log.events)
+        self._turns = Turns(run_log, setup, self._board, self._requests)
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
         self._rates = Rates()
         self._looking: asyncio.Task[None] | None = None
@@ -109,18 +116,21 @@ class Sessions:
         live = await self._live_of(session_name(opened.sample, opened.attempt))
         return live.folded, await self._prompts.of(opened.group)
 
-    async def ask(self, name: str, request: AgentRequest, body: bytes, key: TurnKey) -> Turn:
-        """Return the turn of an agent's request. Raises TurnRefused, BadField, StorageError."""
-        self._admit(name)
-        return await self._turns.ask(await self._live_of(name), request, body, key)
+    async def open_turn(self, name: str, dialect: Dialect, path: str, body: bytes, headers: Mapping[str, str]) -> Turn:
+        """Begin the turn of an agent's request, or return the turn that the request repeats.
 
-    async def count(self, name: str, request: AgentRequest, size: int) -> int:
-        """Return the number of prompt tokens of a request. size: bytes of the request.
-
-        Raises TurnRefused, BadField, StorageError.
+        headers: with names in lower case. Raises TurnRefused, BadField, StorageError.
         """
+        request, digest = await self._requests.of(name).read_off_loop(dialect, path, body)
+        request = replace(request, client=_client(headers))
         self._admit(name)
-        return await self._turns.count(await self._live_of(name), request, size)
+        return await self._turns.ask(await self._live_of(name), request, body, TurnKey.of(headers, digest))
+
+    async def count_tokens(self, name: str, dialect: Messages, path: str, body: bytes) -> int:
+        """Return the number of prompt tokens of a request. Raises TurnRefused, BadField, StorageError."""
+        request, _ = await self._requests.of(name).read_off_loop(dialect, path, body, dialect.read_count)
+        self._admit(name)
+        return await self._turns.count(await self._live_of(name), request, len(body))
 
     def _admit(self, name: str) -> None:
         most = self.setup.rules.turns_per_minute
@@ -128,11 +138,6 @@ class Sessions:
             seconds = math.ceil(wait_s)
             message = f"a session may make {most:,} requests a minute (--agent-turns-per-minute): retry in {seconds} s"
             raise TurnRefused(429, message, again_s=seconds)
-
-    @property
-    def turns(self) -> Turns:
-        """Reads the turns of these sessions."""
-        return self._turns
 
     async def state(self, name: str) -> Session:
         """Return a session's state from the log. Raises TurnRefused if it does not exist.
@@ -194,7 +199,7 @@ class Sessions:
             if turn.call is not None:
                 await self._run_log.calls.abort(turn.call, "its session was sealed")
         self._live.pop(live.name, None)
-        self._turns.requests.forget(live.name)
+        self._requests.forget(live.name)
         assert session.sealed is not None
         return _same(session.sealed, verdict)
 
@@ -248,6 +253,12 @@ class Sessions:
             reason = seal_due(session, now, limits, is_needed=is_needed, ready_at=ready_at)
             if reason is not None:
                 await self.seal(name, Verdict(reason))
+
+
+def _client(headers: Mapping[str, str]) -> str:
+    """Return the printable beginning of the client's User-Agent."""
+    agent = headers.get("user-agent", "")
+    return "".join(character for character in agent if character.isprintable())[:CLIENT_LENGTH]
 
 
 def _none_waits(board: SessionBoard, group: str | None) -> TurnRefused:

@@ -50,7 +50,8 @@ class ReasoningParser(Protocol):
 class TurnReader:
     """Reads one turn. ends: token ids that end an answer.
 
-    After `end`, the properties `message`, `text`, `matched`, `pieces` and `reasoning_tokens` equal those of `Answer`.
+    length: number of tokens that were read. parts: parts of these tokens. last: parts of the end; None before `end`.
+    After `end`, `message`, `text`, `matched`, `pieces` and `reasoning_tokens` equal those of `Answer`.
     """
 
     def __init__(
@@ -64,6 +65,11 @@ class TurnReader:
         self._ends, self._stops, self._detokenizer, self._parsed = ends, stops, detokenizer, parsed
         self._trims, self._with_pieces = request.trim_stop, request.log_probs is not None
         self._held: int | None = None
+        self.length = 0
+        self.parts: list[Part] = []
+        self.last: list[Part] | None = None
+        self.message: dict[str, Any] = {}
+        self.matched: str | int | None = None
         self._text: list[str] = []
         self._pieces: list[bytes] = []
 
@@ -76,12 +82,15 @@ class TurnReader:
         self._pieces += pieces
         of_tokens = (tuple(tokens), tuple(log_probs), tuple(pieces))
         if parts and isinstance(parts[-1], Content):
-            return [*parts[:-1], Content(parts[-1].text, *of_tokens)]
-        return [*parts, Content("", *of_tokens)] if tokens else parts
+            parts[-1] = Content(parts[-1].text, *of_tokens)
+        elif tokens:
+            parts.append(Content("", *of_tokens))
+        self.length += len(tokens)
+        self.parts += parts
+        return parts
 
     def end(self, stop: StopReason) -> list[Part]:
         """Return the parts that were held back. stop: reason why the turn ended."""
-        self.matched: str | int | None = None
         parts: list[Part] = []
         if self._held is not None:
             is_end = stop is StopReason.STOP and self._stops.matched is None
@@ -93,11 +102,9 @@ class TurnReader:
             self.matched = self._stops.matched
         rest = self._stops.end()
         self._text.append(rest)
-        return parts + self._parsed.feed(rest, 0) + self._parsed.end()
-
-    @property
-    def message(self) -> dict[str, Any]:
-        return self._parsed.message()
+        self.last = parts + self._parsed.feed(rest, 0) + self._parsed.end()
+        self.message = self._parsed.message()
+        return self.last
 
     @property
     def text(self) -> str:

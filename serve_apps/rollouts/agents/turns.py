@@ -14,7 +14,6 @@ import secrets
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from schemas.subjects import everything_about
 from schemas.turns import AgentTurn, TurnBegun, TurnRecorded, TurnRole
 from serve_apps.engines.checks import GRAMMARS, check_sampling
 from serve_apps.engines.engine import Tokens
-from serve_apps.rollouts.agents.agent_request import AgentRequest, Answer, BadField
+from serve_apps.rollouts.agents.agent_request import AgentRequest, BadField
 from serve_apps.rollouts.agents.bridge import Placement
 from serve_apps.rollouts.agents.live_board import LiveBoard
 from serve_apps.rollouts.agents.live_session import LiveSession, LoadedTurn, Turn, TurnKey, TurnRefused, check_open
@@ -35,7 +34,6 @@ from serve_apps.rollouts.agents.off_loop import SMALL, off_loop
 from serve_apps.rollouts.agents.reading import AllRequests
 from serve_apps.rollouts.agents.run_log import RunLog
 from serve_apps.rollouts.agents.setup import AgentSetup
-from serve_apps.rollouts.agents.turn_reader import TurnReader
 from serve_apps.rollouts.calls import Call
 from serve_apps.rollouts.generate.session import read_sampling
 from slime_events.core.checkpoint.vocabulary import token_ids
@@ -53,11 +51,14 @@ READY_LOOK_S = 2.0
 
 
 class Turns:
-    """Makes the turns of one gateway. run_log: entered by the caller. board: shows whether an engine is ready."""
+    """Makes the turns of one gateway.
 
-    def __init__(self, run_log: RunLog, setup: AgentSetup, board: LiveBoard) -> None:
+    run_log: entered by the caller. board: shows whether an engine is ready. requests: keep the bodies of turns.
+    """
+
+    def __init__(self, run_log: RunLog, setup: AgentSetup, board: LiveBoard, requests: AllRequests) -> None:
         self._run_log, self._setup, self._rules, self._board = run_log, setup, setup.rules, board
-        self.requests = AllRequests()
+        self._requests = requests
         self._in_flight = 0
         self._tasks: set[asyncio.Task[LoadedTurn]] = set()
 
@@ -212,13 +213,14 @@ class Turns:
     async def _retried(self, live: LiveSession, request: AgentRequest, body: bytes, index: int) -> Turn | None:
         """Return the turn of a retried request; None if its generation was never requested."""
         if (turn := live.under_way.get(index)) is not None:
-            return turn
+            return replace(turn, request=replace(turn.request, stream=request.stream))
         session = live.folded
         if index in session.turns:
             recorded = live.turn(index)
             prompt = live.prompt(recorded.extends, recorded.observed).whole()
-            stops = self._stops(session, request)
-            return Turn(*self._id_and_created(session, index), request, prompt, stops, recorded=recorded)
+            turn = self._turn(session, index, request, prompt, None)
+            turn.recorded = recorded
+            return turn
         call = await self._run_log.read_call(sample_id(turn_group_id(session.sample, index), 0))
         if call is None:
             return None
@@ -233,9 +235,9 @@ class Turns:
     async def _follow(
         self, live: LiveSession, index: int, request: AgentRequest, body: bytes, placed: Placement, call: Call
     ) -> Turn:
-        prompt, stops = self._prompt_of(live, call), self._stops(live.folded, request)
-        turn = Turn(*self._id_and_created(live.folded, index), request, prompt, stops, call)
-        requests = self.requests.of(live.name)
+        prompt = self._prompt_of(live, call)
+        turn = self._turn(live.folded, index, request, prompt, call)
+        requests = self._requests.of(live.name)
         alike = placed.nearest if placed.extends is None else placed.extends
         packed = packed_body(body, requests.bodies, alike)
         requests.keep(index, body)
@@ -278,9 +280,7 @@ class Turns:
         if completed is None:
             raise TurnRefused(409, "the session was sealed while the turn was under way")
         generated = call.trajectory
-        reader = self.reader(turn)
-        reader.feed(generated.tokens.tolist(), generated.log_probs.tolist())
-        reader.end(completed.stop)
+        turn.read(generated.tokens, generated.log_probs, completed.stop)
         event = TurnRecorded(
             sample=live.folded.sample,
             index=index,
@@ -295,7 +295,7 @@ class Turns:
             spans=generated.spans,
             stop=completed.stop,
             text=completed.text,
-            agent=await self._setup.keep(self._agent(live.folded, index, turn, placed, packed, reader.message)),
+            agent=await self._setup.keep(self._agent(live.folded, index, turn, placed, packed)),
             seconds=time.perf_counter() - began,
         )
         return await self._append_recorded(live, event)
@@ -319,16 +319,14 @@ class Turns:
                 if left_s <= 0:
                     raise
 
-    def _agent(
-        self, session: Session, index: int, turn: Turn, placed: Placement, packed: PackedBody, message: dict[str, Any]
-    ) -> AgentTurn:
+    def _agent(self, session: Session, index: int, turn: Turn, placed: Placement, packed: PackedBody) -> AgentTurn:
         chain = placed.chain
         return AgentTurn(
             key=session.open[index].key if index in session.open else "",
             dialect=turn.request.dialect,
             call=sample_id(turn_group_id(session.sample, index), 0),
             messages=placed.messages,
-            answered=chain.answered(message),
+            answered=chain.answered(turn.reader.message),
             frame=chain.frame,
             root=placed.root,
             nearest=placed.nearest,
@@ -349,41 +347,12 @@ class Turns:
             await self._read(live)
         return live.turn(event.index)
 
-    def _id_and_created(self, session: Session, index: int) -> tuple[str, int]:
-        """Return `id` and `created` of a turn."""
-        return f"{session.name}.{index}", session.begun_at[index] // 10**9
-
-    def _stops(self, session: Session, request: AgentRequest) -> tuple[str, ...]:
-        run = session.request.sampling.stop if session.request else ()
-        return (*run, *(stop for stop in request.sampling.get("stop", ()) if stop not in run))
-
-    def reader(self, turn: Turn) -> TurnReader:
-        """Return a new reader of the turn's tokens."""
-        return self._setup.parsers.reader(turn.request, turn.id, turn.prompt, turn.stops)
-
-    def read_answer(self, turn: Turn, recorded: LoadedTurn) -> Answer:
-        """Return the answer of a recorded turn."""
-        reader = self.reader(turn)
-        reader.feed(recorded.generated.tolist(), recorded.log_probs.tolist())
-        reader.end(recorded.stop)
-        return self.answer(turn, recorded, reader)
-
-    def answer(self, turn: Turn, recorded: LoadedTurn, reader: TurnReader) -> Answer:
-        """Return the answer of a recorded turn. reader: has read all of its tokens."""
-        return Answer(
-            id=turn.id,
-            created=turn.created,
-            message=reader.message,
-            stop=recorded.stop,
-            text=reader.text,
-            prompt_tokens=len(turn.prompt),
-            tokens=tuple(recorded.generated.tolist()),
-            log_probs=tuple(recorded.log_probs.tolist()),
-            versions=tuple(dict.fromkeys(span.version for span in recorded.event.spans)),
-            matched=reader.matched,
-            reasoning_tokens=reader.reasoning_tokens,
-            pieces=reader.pieces,
-        )
+    def _turn(self, session: Session, index: int, request: AgentRequest, prompt: Tokens, call: Call | None) -> Turn:
+        """Return a turn of the session, with a new reader of its answer."""
+        id, run = f"{session.name}.{index}", session.request.sampling.stop if session.request else ()
+        stops = (*run, *(stop for stop in request.sampling.get("stop", ()) if stop not in run))
+        reader = self._setup.parsers.reader(request, id, prompt, stops)
+        return Turn(id, session.begun_at[index] // 10**9, request, prompt, reader, call)
 
 
 def _bad_field(error: Exception) -> BadField:
