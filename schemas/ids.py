@@ -125,3 +125,9 @@ def order_in_group(sample: str) -> tuple[int, int]:
     """Return (index, number) of a sample within its group, by which a group's samples are sorted."""
     index, _, number = sample.rpartition("-s")[2].partition("-")
     return int(index), int(number or 0)
+
+
+def sample_seed(seed: int, sample: str) -> int:
+    """Return a seed of 31 bits that depends only on the run's seed and the sample."""
+    digest = hashlib.blake2b(f"{seed}:{sample}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") & 0x7FFFFFFF

@@ -7,15 +7,18 @@ tokens without log-probs could never be read again.
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from schemas.errors import EngineError, InvalidValue
+from schemas.errors import EngineError, InvalidValue, PlugPointError
 from schemas.rollouts import Sampling, StopReason
-from schemas.text import valid_text
-from serve_apps.engines.engine import Delta, GenerateRequest
+from schemas.text import repr_text, valid_text
+from serve_apps.engines.engine import FIXED_SAMPLING, Delta, GenerateRequest
 from slime_events.core.checkpoint.vocabulary import HIGHEST, check_ids, token_ids, wrong_id
+from slime_events.plugins.sample import carried
 
 FEW = 32
 """Number of values that Python checks faster than numpy does."""
@@ -32,6 +35,9 @@ _NUMBERS: dict[str, tuple[float, float, bool]] = {
 }
 """SGLang's parameter to its minimum, its maximum, and whether the minimum itself is excluded."""
 _FLAGS = ("ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim", "ebnf_full_assistant")
+
+_FIELDS = frozenset(Sampling.__struct_fields__) - {"more"}
+_ALLOWED = FIXED_SAMPLING | {"n": 1}
 
 
 def check_request(request: GenerateRequest, vocabulary: int | None) -> None:
@@ -136,6 +142,53 @@ def _check_bias(bias: object, vocabulary: int | None) -> None:
         if not math.isfinite(value):
             raise InvalidValue(f"logit_bias.{text}: must be a finite number")
     token_ids(ids, vocabulary, "logit_bias")
+
+
+def read_sampling(defaults: Sampling, params: Mapping[str, Any]) -> tuple[Sampling, int | None]:
+    """Return the sampling of one turn and its seed: `params` override `defaults`.
+
+    Parameters that are not a field of ours go to SGLang unchanged. Raises PlugPointError for an invalid value.
+    """
+    own = {name: value for name, value in params.items() if value is not None}
+    seed = own.pop("sampling_seed", None)
+    more = dict(defaults.more)
+    for name in [name for name in own if name not in _FIELDS]:
+        value = carried(own.pop(name), f"sampling parameter {name}")
+        if name not in _ALLOWED:
+            more[name] = value
+        elif value != _ALLOWED[name]:
+            raise PlugPointError(
+                f"sampling parameter {name} can only be {_ALLOWED[name]!r} here, not {repr_text(value)}"
+            )
+    for name in own.keys() & {"stop", "stop_token_ids"}:
+        own[name] = [own[name]] if isinstance(own[name], str | int) else own[name]
+    try:
+        if "stop_token_ids" in own:
+            own["stop_token_ids"] = token_ids(_listed(own["stop_token_ids"]), None, "stop_token_ids").tolist()
+        if "stop" in own:
+            own["stop"] = _listed(own["stop"])
+        sampling = msgspec.convert(msgspec.to_builtins(defaults) | own | {"more": more}, Sampling)
+        check_sampling(sampling, None)
+        if seed is not None and not -(2**63) <= (seed := _seed(seed)) < 2**63:
+            raise InvalidValue(f"sampling_seed: it has {seed.bit_length()} bits, at most 63 are allowed")
+    except (msgspec.ValidationError, InvalidValue) as error:
+        raise PlugPointError(f"sampling parameters {repr_text(dict(params), 400)}: {error}") from error
+    if sampling.max_new_tokens < 1:
+        raise PlugPointError(f"max_new_tokens is {sampling.max_new_tokens}: there is no room for a turn")
+    return sampling, seed
+
+
+def _listed(values: object) -> object:
+    """Return a set or a tuple as a list."""
+    return list(values) if isinstance(values, set | frozenset | tuple) else values
+
+
+def _seed(value: Any) -> int:
+    """Return a whole number, also from a float or a text. Raises InvalidValue."""
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidValue(f"sampling_seed: must be a whole number, not {value!r:.40}") from None
 
 
 def checked(delta: Delta, vocabulary: int | None, where: str) -> Delta:

@@ -17,11 +17,10 @@ from schemas.prompts import Source
 from schemas.rollouts import Maker, Sampling
 from serve_apps.engines.engine import Delta, GenerateRequest, Tokens
 from serve_apps.engines.engine_weights import EngineWeights
-from serve_apps.http.gateway.agents import AgentAccess, AgentDesk
+from serve_apps.http.gateway.agents import AgentAccess, AgentDesk, SessionKeys
 from serve_apps.http.gateway.app import gateway_app
 from serve_apps.http.gateway.settings import GatewaySettings
 from serve_apps.http.gateway.sources import Sources
-from serve_apps.rollouts.agents.keys import SessionKeys
 from serve_apps.rollouts.agents.setup import BODY_LIMIT, AgentSetup
 from serve_apps.rollouts.rollout import ChunkRule
 from serve_apps.rollouts.rollout_worker import EngineContext, RolloutWorker

@@ -19,13 +19,12 @@ from schemas.errors import LogUnavailable
 from schemas.inbox import InboxReply
 from schemas.rollouts import RolloutCompleted, RolloutRequested
 from schemas.turns import TurnRecorded
-from serve_apps.http.gateway.agents import AgentAccess, AgentDesk
+from serve_apps.http.gateway.agents import AgentAccess, AgentDesk, SessionKeys
 from serve_apps.http.gateway.app import gateway_app
 from serve_apps.http.gateway.serving import HttpConfig, HttpServer, serve
 from serve_apps.http.gateway.settings import GatewaySettings
 from serve_apps.http.gateway.sources import Sources
 from serve_apps.rollouts.agents.bridge import Bridge
-from serve_apps.rollouts.agents.keys import SessionKeys
 from serve_apps.rollouts.agents.parsing import ParserNames, Parsers
 from serve_apps.rollouts.agents.setup import AgentRules, AgentSetup
 from slime_events.algorithms.credit import CreditRule

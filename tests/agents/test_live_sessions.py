@@ -19,9 +19,9 @@ from schemas.arrays import pack_log_probs, pack_tokens, unpack
 from schemas.rollouts import FailureKind, StopReason
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import AgentTurn, TurnRecorded
-from serve_apps.rollouts.agents import keys as keys_module
+from serve_apps.http.gateway import agents as keys_module
+from serve_apps.http.gateway.agents import Capability, SessionKeys, session_keys
 from serve_apps.rollouts.agents.agent_request import AgentRequest, Content, DialectName, Part
-from serve_apps.rollouts.agents.keys import Capability, SessionKeys, session_keys
 from serve_apps.rollouts.agents.live_session import LiveSession, LoadedTurn, Turn, TurnRefused, check_open
 from serve_apps.rollouts.agents.off_loop import SMALL, off_loop
 from serve_apps.rollouts.agents.parsing import ParserNames, Parsers
@@ -202,8 +202,8 @@ async def test_an_answer_is_read_once_as_it_comes_and_its_rest_from_the_log() ->
     assert tokens_of(await anext(beside)) == [(5, -5.0), (6, -6.0), (7, -7.0)], "of the same reader"
     turns.recording.set_result(LoadedTurn.of(recorded(0, None, [1], [5, 6, 7, 8]), unpack))
     for of_one in (parts, beside):
-        assert tokens_of([part for rest in [one async for one in of_one] for part in rest]) == [(8, -1.0)]
-    (whole,) = [one async for one in turns.turn.parts(60.0)]
+        assert tokens_of([part for rest in [item async for item in of_one] for part in rest]) == [(8, -1.0)]
+    (whole,) = [item async for item in turns.turn.parts(60.0)]
     assert tokens_of(whole) == [(5, -5.0), (6, -6.0), (7, -7.0), (8, -1.0)]
     answer = await turns.turn.answer()
     assert (answer.tokens, answer.log_probs) == ((5, 6, 7, 8), (-1.0,) * 4)
@@ -220,7 +220,7 @@ async def test_the_end_of_an_answer_comes_once_the_log_has_the_turn() -> None:
     turns.turn.reader.last = [Content("held back")]
     assert await anext(parts) == []
     turns.recording.set_result(LoadedTurn.of(recorded(0, None, [1], [5]), unpack))
-    assert [one async for one in parts] == [[Content("held back")]]
+    assert [item async for item in parts] == [[Content("held back")]]
 
 
 async def test_a_stream_that_is_quiet_says_so() -> None:

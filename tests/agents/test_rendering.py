@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from schemas.turns import RootReason
 from serve_apps.rollouts.agents.agent_request import AgentRequest, BadField, DialectName
 from serve_apps.rollouts.agents.bridge import WINDOW, Bridge, last_of
-from serve_apps.rollouts.agents.model_renderers import Renderers, known_name
-from serve_apps.rollouts.agents.rendering import Rendering, for_template
+from serve_apps.rollouts.agents.rendering import Renderers, Rendering, for_template, known_name
 from tests.agents.models import MODELS, Model, tokenizer
 from tests.agents.sessions import TOOLS, Message, Turn
 

@@ -12,10 +12,10 @@ import pytest
 
 from schemas.arrays import unpack
 from schemas.event import Purpose
+from schemas.ids import sample_seed
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutRequested
 from schemas.turns import RootReason, TurnBegun, TurnRecorded, TurnRole
-from slime_events.loop.conductor.draw import sample_seed
 from storage.memory_log import MemoryLog
 from tests.agents.lone_session import SAMPLE, LoneSession
 from tests.agents.stage import seal

@@ -7,12 +7,13 @@ import pytest
 
 from schemas.arrays import pack_tokens
 from schemas.event import Purpose
+from schemas.ids import sample_seed
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rollouts import FailureKind, Maker, RolloutRequested, Sampling
 from slime_events.core.state.group import GroupState, SamplePhase
 from slime_events.core.state.run import Counts, SealedState
 from slime_events.loop.conductor.decide import with_requests
-from slime_events.loop.conductor.draw import groups_to_request, requests_again, requests_missing, sample_seed
+from slime_events.loop.conductor.draw import groups_to_request, requests_again, requests_missing
 from tests import made
 from tests.conductor.driver import SAMPLING, Driver, make_plan
 from tests.conductor.test_decisions import state_of

@@ -13,9 +13,9 @@ from schemas.runs import FinishReason, RunFailed
 from schemas.sessions import SealReason, SessionOpened, SessionSealed
 from schemas.turns import TurnBegun, TurnRole
 from serve_apps.http.gateway import open_sessions
+from serve_apps.http.gateway.agents import Capability, SessionKeys
 from serve_apps.http.gateway.open_sessions import OpenSessions
 from serve_apps.http.gateway.refusals import Refused
-from serve_apps.rollouts.agents.keys import Capability, SessionKeys
 from slime_events.core.run.participant import Participant
 from storage.log import Append
 from storage.memory_log import MemoryLog

@@ -7,11 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_apps.http.gateway.agents import AgentAccess
+from serve_apps.http.gateway.agents import AgentAccess, SessionKeys
 from serve_apps.http.gateway.app import gateway_app
 from serve_apps.http.gateway.asyncapi import asyncapi
 from serve_apps.http.gateway.settings import GatewaySettings
-from serve_apps.rollouts.agents.keys import SessionKeys
 
 ALWAYS = {401, 403, 404, 421}
 BUSY, TAKING, SESSIONS = {429, 503}, {202, 400, 409, 413, 415, 422}, {400, 409, 413, 422, 503}

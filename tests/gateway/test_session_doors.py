@@ -19,14 +19,13 @@ from schemas.rollouts import FailureKind, StopReason
 from schemas.runs import FinishReason
 from schemas.sessions import SealReason, SessionSealed
 from schemas.turns import AgentTurn, RootReason, TurnRecorded
-from serve_apps.http.gateway.agents import AgentAccess
+from serve_apps.http.gateway.agents import AgentAccess, Capability, SessionKeys
 from serve_apps.http.gateway.app import gateway_app
 from serve_apps.http.gateway.refusals import Refused
 from serve_apps.http.gateway.session_views import SealWish, SessionWish, opened_session, session_view
 from serve_apps.http.gateway.settings import GatewaySettings
 from serve_apps.http.gateway.sources import Scope, Sources
 from serve_apps.rollouts.agents.dialects import PATHS
-from serve_apps.rollouts.agents.keys import Capability, SessionKeys
 from serve_apps.rollouts.agents.live_session import TurnRefused
 from serve_apps.rollouts.agents.reading import Requests
 from serve_apps.rollouts.agents.sealing import Verdict

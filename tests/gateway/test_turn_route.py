@@ -15,11 +15,10 @@ from starlette.routing import Route
 
 from schemas.errors import EngineError, EventTooLarge, LogUnavailable, SlimeEventsError, UnwritableEvent
 from serve_apps.http.gateway.agent_routes import TurnRoute
-from serve_apps.http.gateway.agents import AgentAccess
+from serve_apps.http.gateway.agents import AgentAccess, Capability, SessionKeys
 from serve_apps.http.gateway.refusals import Refused
 from serve_apps.http.gateway.settings import GatewaySettings
 from serve_apps.rollouts.agents.agent_request import BadField
-from serve_apps.rollouts.agents.keys import Capability, SessionKeys
 from serve_apps.rollouts.agents.live_session import TurnKey, TurnRefused
 from serve_apps.rollouts.agents.sessions import _client
 from tests.agents.stage import RULES

@@ -11,9 +11,10 @@ import pytest
 from schemas.errors import EngineError, PlugPointError, ToolFailed
 from schemas.rollouts import Sampling, StopReason
 from schemas.turns import ToolCall
+from serve_apps.engines.checks import read_sampling
 from serve_apps.rollouts.generate.function import UserLoop
 from serve_apps.rollouts.generate.journal import EndedTurn, InFlight
-from serve_apps.rollouts.generate.session import Session, Turn, current_session, read_sampling, session_of_process
+from serve_apps.rollouts.generate.session import Session, Turn, current_session, session_of_process
 from serve_apps.rollouts.generate.slime.generate_state import GenerateState
 from slime_events.plugins.args_view import ArgsView, CallArgs
 from slime_events.plugins.sample import Sample, Status

@@ -16,8 +16,8 @@ from schemas.errors import PlugPointError
 from schemas.rollouts import RolloutCompleted, RolloutFailed, Sampling, StopReason
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded, TurnRole
+from serve_apps.engines.checks import read_sampling
 from serve_apps.engines.engine import Delta, GenerateRequest, sampling_params
-from serve_apps.rollouts.generate.session import read_sampling
 from serve_apps.rollouts.generate.slime.requests import post
 from tests.generate.scene import a_run, events, setup
 from tests.scripted_engine import ScriptedEngine

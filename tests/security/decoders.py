@@ -16,12 +16,12 @@ from schemas.errors import ConfigError, SchemaError, StorageError
 from schemas.foreign import judge
 from schemas.inbox import InboxPrompt, InboxQuestion
 from schemas.outside_json import read_json
+from serve_apps.http.gateway.agents import SessionKeys
 from serve_apps.http.gateway.refusals import host_of
 from serve_apps.http.gateway.session_views import SealWish, SessionWish
 from serve_apps.http.gateway.sources import FILE, FOLDER, Sources
 from serve_apps.rollouts.agents.agent_request import BadField, Dialect
 from serve_apps.rollouts.agents.dialects import DIALECTS, MESSAGES
-from serve_apps.rollouts.agents.keys import SessionKeys
 from serve_apps.rollouts.agents.reading import Read, Requests
 from slime_events.core.telemetry.span import parse_traceparent
 from slime_events.loop.prompts.inbox_message import read_message

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from serve_apps.http.gateway.agents import AgentAccess, AgentDesk
+from serve_apps.http.gateway.agents import AgentAccess, AgentDesk, SessionKeys
 from serve_apps.http.gateway.app import gateway_app
 from serve_apps.http.gateway.listening import bound
 from serve_apps.http.gateway.serving import HttpConfig, HttpServer
 from serve_apps.http.gateway.settings import GatewaySettings
 from serve_apps.http.gateway.sources import Sources
-from serve_apps.rollouts.agents.keys import SessionKeys
 from storage.log import EventLog
 from tests.agents.stage import RULES, setup
 from tests.gateway.test_gateway import SimulatedRun

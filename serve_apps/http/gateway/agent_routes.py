@@ -31,14 +31,13 @@ from schemas.errors import (
     UnwritableEvent,
 )
 from schemas.outside_json import read_json
-from serve_apps.http.gateway.agents import AgentAccess
+from serve_apps.http.gateway.agents import AgentAccess, Capability
 from serve_apps.http.gateway.open_sessions import OpenSessions
 from serve_apps.http.gateway.openapi import RunName, documented
 from serve_apps.http.gateway.refusals import AGAIN_S, Refused, read_body
 from serve_apps.http.gateway.session_views import MOST_WAIT_S, SealWish, SessionWish, opened_session, session_view
 from serve_apps.http.gateway.settings import GatewaySettings
 from serve_apps.http.gateway.sources import Scope
-from serve_apps.rollouts.agents.keys import Capability
 
 if TYPE_CHECKING:
     from serve_apps.rollouts.agents.agent_request import Dialect

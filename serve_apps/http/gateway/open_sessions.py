@@ -10,8 +10,8 @@ from contextlib import AbstractAsyncContextManager
 from schemas.ids import session_name
 from schemas.outside_sessions import ListedSession, SessionList
 from schemas.sessions import SessionOpened
+from serve_apps.http.gateway.agents import Capability, SessionKeys
 from serve_apps.http.gateway.refusals import Refused
-from serve_apps.rollouts.agents.keys import Capability, SessionKeys
 from serve_apps.rollouts.agents.sessions import INTERRUPTED, RESUME_S
 from slime_events.core.sessions.board import SessionBoard, read_board
 from slime_events.core.sessions.session import read_session

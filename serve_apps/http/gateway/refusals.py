@@ -98,6 +98,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
         self._app, self._settings, self._refusal_log = app, settings, RefusalLog()
+        self._names = settings.names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -126,7 +127,7 @@ class Guard:
     def _admitted(self, request: Request) -> dict[str, str]:
         """Return headers to add to an answer for a web page; empty for other clients. Raises Refused."""
         settings, hosts = self._settings, request.headers.getlist("host")
-        if len(hosts) != 1 or host_of(hosts[0]) not in settings.names:
+        if len(hosts) != 1 or host_of(hosts[0]) not in self._names:
             message = (
                 f"Host {', '.join(hosts)!r} is not a name of this gateway: add it with {settings.flag('host-name')}"
             )

@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from schemas.subjects import about
-from serve_apps.http.gateway.agents import AgentAccess, AgentDesk
+from serve_apps.http.gateway.agents import AgentAccess, AgentDesk, session_keys
 from serve_apps.http.gateway.app import gateway_app
 from serve_apps.http.gateway.connections import Connections, room_for
 from serve_apps.http.gateway.limited_http import LimitedHttp
@@ -22,7 +22,6 @@ from serve_apps.http.gateway.live_run import LiveRun
 from serve_apps.http.gateway.settings import GatewaySettings
 from serve_apps.http.gateway.sources import FOLDER, Sources
 from serve_apps.http.gateway.tls_door import TlsDoor
-from serve_apps.rollouts.agents.keys import session_keys
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_settings import settings_in_force
 from storage.log import Readable

@@ -14,8 +14,8 @@ from schemas.rollouts import RolloutFailed, StopReason
 from schemas.sessions import SealReason
 from schemas.turns import RootReason
 from serve_apps.engines.engine import sampling_params
+from serve_apps.http.gateway.agents import Capability, SessionKeys
 from serve_apps.http.gateway.refusals import Refused
-from serve_apps.rollouts.agents.keys import Capability, SessionKeys
 from slime_events.core.sessions.session import Limits, Session
 
 MOST_WAIT_S = 60.0

@@ -8,11 +8,11 @@ from schemas.arrays import pack_tokens
 from schemas.doc import doc
 from schemas.errors import InvalidValue
 from schemas.event import Purpose
+from schemas.ids import sample_seed
 from schemas.rollouts import RolloutRequested, Sampling
 from serve_apps.engines.checks import check_sampling
 from serve_apps.http.tinker.names import Samples
 from slime_events.core.checkpoint.vocabulary import token_ids
-from slime_events.loop.conductor.draw import sample_seed
 
 _REFUSED = ("topk_prompt_logprobs", "topk_sample_logprobs", "target_prompt_logprobs", "prompt_alt_tokens_k")
 """Fields that this server does not support."""

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol
 
+import msgspec
+
 from schemas.doc import doc
 from schemas.rollouts import StopReason
 from serve_apps.rollouts.agents.canonical import Conversation
@@ -117,6 +119,20 @@ class Answer:
     cached_tokens: Annotated[int, doc("prompt tokens found in the engine's cache")] = 0
     reasoning_tokens: Annotated[int, doc("generated tokens before the content and the tool calls")] = 0
     pieces: Annotated[tuple[bytes, ...], doc("bytes of each generated token; empty without log-probs")] = ()
+
+
+DONE = b"data: [DONE]\n\n"
+"""Last event of the streams of OpenAI's chat API and of SGLang's API."""
+
+
+def event(value: Mapping[str, object]) -> bytes:
+    """Return a server-sent event without a name."""
+    return b"data: %b\n\n" % msgspec.json.encode(value)
+
+
+def named_event(value: Mapping[str, object]) -> bytes:
+    """Return a server-sent event whose name is the `type` of its value."""
+    return b"event: %b\ndata: %b\n\n" % (str(value["type"]).encode(), msgspec.json.encode(value))
 
 
 class Encoder(Protocol):

@@ -5,7 +5,7 @@
 The new ids are the template's end of the answer, the tool results or next message, and the start of the next answer.
 The first of these rules that applies finds them:
 
-    renderer  the `renderers` library knows the model (`model_renderers.py`)
+    renderer  the `renderers` library knows the model (`Renderers`)
     text      the rendered chat contains exactly the generated text: the new ids are those of the text after it
     suffix    the rendered chat continues the chat that ends with the answer: the new ids are those of the continuation
 
@@ -25,8 +25,7 @@ from schemas.turns import RootReason
 from serve_apps.engines.engine import Tokens
 from serve_apps.rollouts.agents.agent_request import AgentRequest
 from serve_apps.rollouts.agents.attach import Chain, Chains, Forest, Message, PriorTurn, by_messages, walk, why_root
-from serve_apps.rollouts.agents.model_renderers import Renderers
-from serve_apps.rollouts.agents.rendering import ChatTokenizer, Rendering
+from serve_apps.rollouts.agents.rendering import ChatTokenizer, Renderers, Rendering
 from slime_events.core.checkpoint.context import LONG_CONTEXT
 
 WINDOW = 8

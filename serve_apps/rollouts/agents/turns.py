@@ -20,11 +20,11 @@ import numpy as np
 from schemas.arrays import pack_log_probs, pack_tokens
 from schemas.errors import Conflict, EngineError, InvalidValue, PlugPointError, RequestRefused, StorageError
 from schemas.event import Purpose
-from schemas.ids import sample_id, turn_group_id
+from schemas.ids import sample_id, sample_seed, turn_group_id
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, TurnEnd
 from schemas.subjects import everything_about
 from schemas.turns import AgentTurn, TurnBegun, TurnRecorded, TurnRole
-from serve_apps.engines.checks import GRAMMARS, check_sampling
+from serve_apps.engines.checks import GRAMMARS, check_sampling, read_sampling
 from serve_apps.engines.engine import Tokens
 from serve_apps.rollouts.agents.agent_request import AgentRequest, BadField
 from serve_apps.rollouts.agents.bridge import Placement
@@ -35,11 +35,9 @@ from serve_apps.rollouts.agents.reading import AllRequests
 from serve_apps.rollouts.agents.run_log import RunLog
 from serve_apps.rollouts.agents.setup import AgentSetup
 from serve_apps.rollouts.calls import Call
-from serve_apps.rollouts.generate.session import read_sampling
-from slime_events.core.checkpoint.vocabulary import token_ids
 from slime_events.core.sessions.agent_requests import PackedBody, packed_body
 from slime_events.core.sessions.session import Session, read_session
-from slime_events.loop.conductor.draw import sample_seed
+from slime_events.core.checkpoint.vocabulary import token_ids
 from storage.cancellation import end_all
 from storage.log import Fence
 

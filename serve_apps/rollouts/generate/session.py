@@ -30,10 +30,10 @@ import numpy as np
 from schemas.doc import doc
 from schemas.errors import InvalidValue, PlugPointError, shown_text
 from schemas.rollouts import Sampling, StopReason
-from schemas.text import message_text, raised_text, repr_text, valid_text
+from schemas.text import message_text, raised_text, valid_text
 from schemas.turns import ToolCall
-from serve_apps.engines.checks import check_sampling
-from serve_apps.engines.engine import FIXED_SAMPLING, Tokens
+from serve_apps.engines.checks import read_sampling
+from serve_apps.engines.engine import Tokens
 from serve_apps.rollouts.generate.journal import EndedTurn, InFlight
 from serve_apps.rollouts.rollout import Suspended
 from slime_events.core.checkpoint.vocabulary import token_ids
@@ -47,8 +47,6 @@ from storage.log import MAX_EVENT_BYTES
 T = TypeVar("T")
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]  # a text, token ids, or chat messages
 Tools = list[dict[str, Any]]
-_FIELDS = frozenset(Sampling.__struct_fields__) - {"more"}
-_ALLOWED = FIXED_SAMPLING | {"n": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,50 +273,3 @@ async def _call_tool(tool: Callable[..., Any], arguments: dict[str, Any], timeou
         raised = shown_text(f"raised {raised_text(error)}")
         reason = f"took longer than {timeout_s} s" if limit.expired() else raised
         return None, f"{name_of(tool)} {reason}"
-
-
-def read_sampling(defaults: Sampling, params: Mapping[str, Any]) -> tuple[Sampling, int | None]:
-    """Return the sampling of one turn and its seed: `params` override `defaults`.
-
-    Parameters that are not a field of ours go to SGLang unchanged. Raises PlugPointError for an invalid value.
-    """
-    own = {name: value for name, value in params.items() if value is not None}
-    seed = own.pop("sampling_seed", None)
-    more = dict(defaults.more)
-    for name in [name for name in own if name not in _FIELDS]:
-        value = carried(own.pop(name), f"sampling parameter {name}")
-        if name not in _ALLOWED:
-            more[name] = value
-        elif value != _ALLOWED[name]:
-            raise PlugPointError(
-                f"sampling parameter {name} can only be {_ALLOWED[name]!r} here, not {repr_text(value)}"
-            )
-    for name in own.keys() & {"stop", "stop_token_ids"}:
-        own[name] = [own[name]] if isinstance(own[name], str | int) else own[name]
-    try:
-        if "stop_token_ids" in own:
-            own["stop_token_ids"] = token_ids(_listed(own["stop_token_ids"]), None, "stop_token_ids").tolist()
-        if "stop" in own:
-            own["stop"] = _listed(own["stop"])
-        sampling = msgspec.convert(msgspec.to_builtins(defaults) | own | {"more": more}, Sampling)
-        check_sampling(sampling, None)
-        if seed is not None and not -(2**63) <= (seed := _seed(seed)) < 2**63:
-            raise InvalidValue(f"sampling_seed: it has {seed.bit_length()} bits, at most 63 are allowed")
-    except (msgspec.ValidationError, InvalidValue) as error:
-        raise PlugPointError(f"sampling parameters {repr_text(dict(params), 400)}: {error}") from error
-    if sampling.max_new_tokens < 1:
-        raise PlugPointError(f"max_new_tokens is {sampling.max_new_tokens}: there is no room for a turn")
-    return sampling, seed
-
-
-def _listed(values: object) -> object:
-    """Return a set or a tuple as a list."""
-    return list(values) if isinstance(values, set | frozenset | tuple) else values
-
-
-def _seed(value: Any) -> int:
-    """Return a whole number, also from a float or a text. Raises InvalidValue."""
-    try:
-        return int(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidValue(f"sampling_seed: must be a whole number, not {value!r:.40}") from None

@@ -15,7 +15,7 @@ import msgspec
 from schemas.arrays import EMPTY_TOKENS, pack_tokens
 from schemas.doc import doc
 from schemas.event import Purpose
-from schemas.ids import call_group_id, sample_id
+from schemas.ids import call_group_id, sample_id, sample_seed
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason, WeightSpan
 from schemas.turns import ToolCall, TurnRecorded, TurnRole
 from serve_apps.engines.engine import Tokens
@@ -25,7 +25,6 @@ from serve_apps.rollouts.generate.session import Session
 from serve_apps.rollouts.rollout_function.recorded_turns import MadeTurn, MadeTurns
 from slime_events.core.run.participant import Participant
 from slime_events.core.tokens.trajectory import Fetch, Trajectory
-from slime_events.loop.conductor.draw import sample_seed
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.tokenizer import Tokenizer
 from storage.group_commit import GroupCommit

@@ -19,7 +19,7 @@ from schemas.codec import encode_event
 from schemas.doc import doc
 from schemas.errors import EventTooLarge, PlugPointError, reason_of
 from schemas.event import Event, type_of
-from schemas.ids import BROUGHT, brought_group_id, group_of, sample_id, sibling_id
+from schemas.ids import BROUGHT, brought_group_id, group_of, sample_id, sample_seed, sibling_id
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, Maker, Place, RolloutCompleted, RolloutFailed, RolloutRequested, Timings
@@ -27,7 +27,6 @@ from serve_apps.rollouts.generate.custom import CompletionContext, completion, i
 from serve_apps.rollouts.generate.returned import read_sample
 from serve_apps.rollouts.rollout_function.function import RolloutFunction
 from serve_apps.rollouts.rollout_function.recorded_turns import MadeTurns
-from slime_events.loop.conductor.draw import sample_seed
 from slime_events.loop.conductor.plan import Plan
 from slime_events.plugins.rewards.outcome import outcome_event, signed, value_of
 from slime_events.plugins.sample import Sample, carried

@@ -1,6 +1,5 @@
 """Backpressure as a fold: how many prompts are drawn, and the requests for each."""
 
-import hashlib
 import math
 from typing import Annotated, Any, NamedTuple
 
@@ -10,7 +9,7 @@ from msgspec.structs import replace
 from schemas.arrays import Array
 from schemas.doc import doc
 from schemas.event import Purpose
-from schemas.ids import evaluation_row, is_inbox_group, order_in_group, sample_id
+from schemas.ids import evaluation_row, is_inbox_group, order_in_group, sample_id, sample_seed
 from schemas.recorded import Recalled
 from schemas.rollouts import FailureKind, Maker, Place, RolloutRequested
 from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
@@ -68,12 +67,6 @@ def groups_to_request(state: RunState, plan: Plan) -> int:
 def groups_needed(state: RunState, plan: Plan) -> int:
     """Return the groups that the run still has to request, if all open ones are trained."""
     return (plan.steps - state.next_step) * plan.groups - state.unsealed_groups
-
-
-def sample_seed(seed: int, sample: str) -> int:
-    """Return a seed of 31 bits that depends only on the run's seed and the sample."""
-    digest = hashlib.blake2b(f"{seed}:{sample}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "little") & 0x7FFFFFFF
 
 
 def requests_for(

@@ -6,6 +6,7 @@ from typing import Any
 from schemas.content import BadContent, joined_text
 from schemas.rollouts import StopReason
 from serve_apps.rollouts.agents.agent_request import (
+    DONE,
     AgentRequest,
     Answer,
     BadField,
@@ -16,27 +17,26 @@ from serve_apps.rollouts.agents.agent_request import (
     Encoder,
     Part,
     Reasoning,
+    event,
 )
 from serve_apps.rollouts.agents.canonical import Call, Conversation, assistant, calls_of, leading_system
-from serve_apps.rollouts.agents.dialects import fields, sse
+from serve_apps.rollouts.agents.dialects import fields
 from serve_apps.rollouts.agents.dialects.fields import (
     bad,
+    check_grammar,
+    effort_template,
+    function,
     get,
     items,
     no_effect,
     only,
+    openai_choice,
     refused,
     sampled,
+    schema_sampling,
     set_by_run,
     under,
     works,
-)
-from serve_apps.rollouts.agents.dialects.tools import (
-    check_grammar,
-    effort_template,
-    function,
-    openai_choice,
-    schema_sampling,
 )
 
 _LENGTH = fields.integer(1)
@@ -175,17 +175,17 @@ class _Stream:
     def end(self, answer: Answer) -> bytes:
         self._head["system_fingerprint"] = fingerprint(answer)
         last = self._chunk({}, None, finish_reason(answer))
-        counted = sse.data({**self._head, "choices": [], "usage": usage(answer)}) if self._usage else b""
-        return last + counted + sse.DONE
+        counted = event({**self._head, "choices": [], "usage": usage(answer)}) if self._usage else b""
+        return last + counted + DONE
 
     def fail(self, status: int, message: str) -> bytes:
-        return sse.data(openai_error(status, message)) + sse.DONE
+        return event(openai_error(status, message)) + DONE
 
     def _chunk(
         self, delta: dict[str, Any], log_probs: Mapping[str, object] | None = None, finish: str | None = None
     ) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": log_probs, "finish_reason": finish}
-        return sse.data({**self._head, "choices": [choice]} | ({"usage": None} if self._usage else {}))
+        return event({**self._head, "choices": [choice]} | ({"usage": None} if self._usage else {}))
 
 
 class _Messages(Conversation):

@@ -4,12 +4,30 @@ from collections.abc import Iterable
 from typing import Any
 
 from schemas.rollouts import StopReason
-from serve_apps.rollouts.agents.agent_request import AgentRequest, Answer, Content, DialectName, Encoder, Part
+from serve_apps.rollouts.agents.agent_request import (
+    DONE,
+    AgentRequest,
+    Answer,
+    Content,
+    DialectName,
+    Encoder,
+    Part,
+    event,
+)
 from serve_apps.rollouts.agents.canonical import Conversation
-from serve_apps.rollouts.agents.dialects import fields, sse
+from serve_apps.rollouts.agents.dialects import fields
 from serve_apps.rollouts.agents.dialects.chat import LOWEST
-from serve_apps.rollouts.agents.dialects.fields import bad, get, no_effect, only, refused, sampled, set_by_run, works
-from serve_apps.rollouts.agents.dialects.tools import check_grammar
+from serve_apps.rollouts.agents.dialects.fields import (
+    bad,
+    check_grammar,
+    get,
+    no_effect,
+    only,
+    refused,
+    sampled,
+    set_by_run,
+    works,
+)
 
 FIELDS: fields.Fields = {
     "text": works("one prompt for each request: a string, not a list"),
@@ -138,13 +156,13 @@ class _Stream:
         if self._request.log_probs is not None:
             self._log_probs += _log_probs(self._request, part.tokens, part.log_probs, part.pieces)
             meta["output_token_logprobs"] = self._log_probs
-        return sse.data({"text": self._text, "output_ids": self._ids, "meta_info": meta})
+        return event({"text": self._text, "output_ids": self._ids, "meta_info": meta})
 
     def end(self, answer: Answer) -> bytes:
-        return sse.data(Generate().whole(self._request, answer)) + sse.DONE
+        return event(Generate().whole(self._request, answer)) + DONE
 
     def fail(self, status: int, message: str) -> bytes:
-        return sse.data(Generate().refusal(status, message)) + sse.DONE
+        return event(Generate().refusal(status, message)) + DONE
 
 
 def _finish(answer: Answer) -> dict[str, Any]:

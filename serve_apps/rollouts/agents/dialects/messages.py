@@ -16,6 +16,7 @@ from serve_apps.rollouts.agents.agent_request import (
     Encoder,
     Part,
     Reasoning,
+    named_event,
 )
 from serve_apps.rollouts.agents.canonical import (
     Call,
@@ -27,26 +28,24 @@ from serve_apps.rollouts.agents.canonical import (
     carry,
     leading_system,
 )
-from serve_apps.rollouts.agents.dialects import fields, sse
+from serve_apps.rollouts.agents.dialects import fields
 from serve_apps.rollouts.agents.dialects.chat import text_of
 from serve_apps.rollouts.agents.dialects.fields import (
     bad,
+    check_choice,
+    check_grammar,
+    effort_template,
+    function,
     get,
     items,
     no_effect,
     only,
     refused,
     sampled,
+    schema_sampling,
     set_by_run,
     under,
     works,
-)
-from serve_apps.rollouts.agents.dialects.tools import (
-    check_choice,
-    check_grammar,
-    effort_template,
-    function,
-    schema_sampling,
 )
 
 FIELDS: fields.Fields = fields.SGLANG | {
@@ -172,7 +171,7 @@ class _Stream:
 
     def begin(self) -> bytes:
         message = _message(self._request, self._id, self._prompt_tokens)
-        return sse.named({"type": "message_start", "message": message}) + sse.named({"type": "ping"})
+        return named_event({"type": "message_start", "message": message}) + named_event({"type": "ping"})
 
     def part(self, part: Part) -> bytes:
         match part:
@@ -193,17 +192,17 @@ class _Stream:
         empty = self._begin(EMPTY) if self._index < 0 else b""
         usage = _usage(answer.prompt_tokens, answer)
         last = {"type": "message_delta", "delta": _end(self._request, answer), "usage": usage}
-        return empty + self._close() + sse.named(last) + sse.named({"type": "message_stop"})
+        return empty + self._close() + named_event(last) + named_event({"type": "message_stop"})
 
     def fail(self, status: int, message: str) -> bytes:
-        return sse.named(Messages().refusal(status, message))
+        return named_event(Messages().refusal(status, message))
 
     def _begin(self, block: dict[str, Any]) -> bytes:
         if self._open == block["type"]:
             return b""
         closed = self._close()
         self._index, self._open = self._index + 1, block["type"]
-        return closed + sse.named({"type": "content_block_start", "index": self._index, "content_block": block})
+        return closed + named_event({"type": "content_block_start", "index": self._index, "content_block": block})
 
     def _close(self) -> bytes:
         if not self._open:
@@ -213,10 +212,10 @@ class _Stream:
             signature = _signature(self._thought, _hides(self._request))
             signed, self._thought = self._delta({"type": "signature_delta", "signature": signature}), ""
         self._open = ""
-        return signed + sse.named({"type": "content_block_stop", "index": self._index})
+        return signed + named_event({"type": "content_block_stop", "index": self._index})
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
-        return sse.named({"type": "content_block_delta", "index": self._index, "delta": delta})
+        return named_event({"type": "content_block_delta", "index": self._index, "delta": delta})
 
 
 def _message(request: AgentRequest, id: str, prompt_tokens: int) -> dict[str, Any]:

@@ -7,20 +7,28 @@ from serve_apps.rollouts.agents.agent_request import AgentRequest, Answer, BadFi
 from serve_apps.rollouts.agents.canonical import Call, Conversation, assistant, carried, leading_system
 from serve_apps.rollouts.agents.dialects import fields
 from serve_apps.rollouts.agents.dialects.chat import OPENAI, openai_error, text_of
-from serve_apps.rollouts.agents.dialects.fields import bad, get, items, no_effect, only, refused, sampled, under, works
+from serve_apps.rollouts.agents.dialects.fields import (
+    bad,
+    check_grammar,
+    effort_template,
+    function,
+    get,
+    items,
+    no_effect,
+    only,
+    openai_choice,
+    refused,
+    sampled,
+    schema_sampling,
+    under,
+    works,
+)
 from serve_apps.rollouts.agents.dialects.responses_stream import (
     ENCRYPTED,
     LOG_PROBS,
     ResponsesStream,
     items_of,
     resource,
-)
-from serve_apps.rollouts.agents.dialects.tools import (
-    check_grammar,
-    effort_template,
-    function,
-    openai_choice,
-    schema_sampling,
 )
 
 _WHOLE = "this API stores no responses, send the whole conversation as input"

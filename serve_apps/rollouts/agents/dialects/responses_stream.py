@@ -11,9 +11,9 @@ from serve_apps.rollouts.agents.agent_request import (
     Content,
     Part,
     Reasoning,
+    named_event,
 )
 from serve_apps.rollouts.agents.canonical import calls_of, carry
-from serve_apps.rollouts.agents.dialects import sse
 from serve_apps.rollouts.agents.dialects.chat import log_prob_entries
 
 ENCRYPTED, LOG_PROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
@@ -223,4 +223,4 @@ class ResponsesStream:
 
     def _event(self, kind: str, **values: object) -> bytes:
         self._number += 1
-        return sse.named({"type": f"response.{kind}", "sequence_number": self._number, **values})
+        return named_event({"type": f"response.{kind}", "sequence_number": self._number, **values})
