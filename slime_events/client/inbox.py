@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -23,6 +23,8 @@ LOOK_S = 0.5
 """Seconds between two checks whether a run takes prompts."""
 ROOM = 4096
 """Bytes of a message reserved for its frame."""
+Encoded = tuple[Line, bytes]
+"""A line, and its item as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +102,26 @@ async def produce(
     has enough prompts.
     """
     for pack in _packs(lines, min(batch, MAX_BATCH), inbox.max_bytes):
-        good = []
+        good: list[Encoded] = []
         for line in pack:
             if isinstance(line, BadLine):
                 yield line
             else:
                 good.append(line)
         while good:
-            reply = await _send(inbox, good)
+            reply = await _send(inbox, b"[%b]" % b",".join(item for _, item in good))
             if reply.accepted:
-                for taken in zip(good, reply.groups, strict=True):
-                    yield taken
+                for (taken, _), group in zip(good, reply.groups, strict=True):
+                    yield taken, group
                 break
             refused = {error.index: error for error in reply.errors}
             for index, error in sorted(refused.items()):
-                yield BadLine(good[index].place, error.field, error.message)
+                yield BadLine(good[index][0].place, error.field, error.message)
             good = [line for index, line in enumerate(good) if index not in refused]
 
 
-async def _send(inbox: InboxClient, lines: Sequence[Line]) -> InboxReply:
+async def _send(inbox: InboxClient, data: bytes) -> InboxReply:
     """Return the reply to a message. A message that could not be taken now (no field is wrong) is sent again."""
-    data = msgspec.json.encode([line.item for line in lines])
     for pause in (*inbox.again_s, None):
         reply = await inbox.send(data)
         if reply.accepted or all(error.field for error in reply.errors):
@@ -131,19 +132,21 @@ async def _send(inbox: InboxClient, lines: Sequence[Line]) -> InboxReply:
     raise error(f"the run cannot take the message now: {reply.errors[0].message}")
 
 
-def _packs(lines: Iterable[Line | BadLine], count: int, max_bytes: int) -> Iterator[list[Line | BadLine]]:
+def _packs(lines: Iterable[Line | BadLine], count: int, max_bytes: int) -> Iterator[list[Encoded | BadLine]]:
     """Yield lines in messages of at most `count` prompts and `max_bytes`; a longer prompt is a bad line."""
-    pack: list[Line | BadLine] = []
+    pack: list[Encoded | BadLine] = []
     total = 0
     for line in lines:
-        size = len(msgspec.json.encode(line.item)) + 1 if isinstance(line, Line) else 0
+        item = msgspec.json.encode(line.item) if isinstance(line, Line) else b""
+        size = len(item) + 1 if item else 0  # with a comma or a bracket
+        entry = line if isinstance(line, BadLine) else (line, item)
         if size > max_bytes:
-            line = BadLine(line.place, "prompt", f"it has {size} bytes, {max_bytes} is the most")
+            entry = BadLine(line.place, "prompt", f"it has {size} bytes, {max_bytes} is the most")
             size = 0
         if pack and (len(pack) >= count or total + size > max_bytes):
             yield pack
             pack, total = [], 0
-        pack.append(line)
+        pack.append(entry)
         total += size
     if pack:
         yield pack

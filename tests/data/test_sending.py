@@ -14,8 +14,11 @@ import pytest
 from schemas.errors import ConfigError, DeadlineExceeded, InboxFull, LogUnavailable
 from schemas.inbox import REWARDS, TRAJECTORIES, FieldError, InboxPrompt, InboxReply
 from schemas.outside import OutsideReward
+from schemas.outside_json import read_json
 from slime_events.client import inbox
 from slime_events.client.inbox import InboxClient, NobodyListens, ask_inbox, patient, produce
+from slime_events.loop.prompts import inbox_message
+from slime_events.loop.prompts.inbox_message import read_message
 from slime_events.loop.prompts.outside import BadLine, Line, read_line
 from storage.log import MAX_BATCH
 
@@ -141,6 +144,22 @@ async def test_a_message_has_no_more_bytes_than_it_may() -> None:
 
 def refusing(*errors: tuple[int, str]) -> InboxReply:
     return InboxReply(accepted=False, errors=tuple(FieldError(index, field, "no") for index, field in errors))
+
+
+def test_a_valid_message_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = list[Any]()
+
+    def counted(data: bytes | msgspec.Raw, kind: type[Any]) -> Any:
+        kinds.append(kind)
+        return read_json(data, kind)
+
+    monkeypatch.setattr(inbox_message, "read_json", counted)
+    items, errors = read_message(b'[{"key": "a", "prompt": "p"}, {"key": "b", "prompt": "p"}]', InboxPrompt)
+    assert ([(index, item.key) for index, item in items], errors) == ([(0, "a"), (1, "b")], [])
+    assert len(kinds) == 1
+    items, errors = read_message(b'[{"key": "a", "prompt": "p"}, {"key": "b"}]', InboxPrompt)
+    assert [(index, item.key) for index, item in items] == [(0, "a")]
+    assert [(error.index, error.field) for error in errors] == [(1, "prompt")]
 
 
 async def test_what_is_refused_is_told_and_the_others_are_sent_again() -> None:

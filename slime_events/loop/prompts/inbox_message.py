@@ -1,5 +1,6 @@
 """`read_message`: the items of a producer's message, and all their wrong fields."""
 
+import contextlib
 import re
 from typing import Any, TypeVar
 
@@ -27,10 +28,18 @@ class WrongField(Exception):
 
 
 def read_message(data: bytes, kind: type[ItemT]) -> tuple[list[tuple[int, ItemT]], list[FieldError]]:
-    """Return the items of a message by index, and its errors by index and field."""
+    """Return the items of a message by index, and its errors by index and field.
+
+    A valid message is decoded once. A wrong one is decoded item by item, so that each error has its index.
+    """
     data = without_mark(data)
+    many = data.lstrip()[:1] == b"["
+    if many:
+        with contextlib.suppress(msgspec.DecodeError):
+            valid = read_json(data, list[kind])  # type: ignore[valid-type]
+            if len(valid) <= MAX_BATCH:
+                return [(index, _with_label(item)) for index, item in enumerate(valid)], []
     try:
-        many = data.lstrip()[:1] == b"["
         raw = read_json(data, list[msgspec.Raw]) if many else [msgspec.Raw(data)]
     except msgspec.DecodeError as error:
         return [], [FieldError(0, WHOLE, f"not JSON: {error}")]
