@@ -31,8 +31,7 @@ class InboxActor:
         from actors.inbox import Inbox
         from slime_events.core.run.join import join_run
         from slime_events.core.run.run_end import until_over
-        from slime_events.core.state.keeper import StateKeeper
-        from slime_events.core.state.latest_state import LatestState
+        from slime_events.core.state.keeper import LatestState, StateKeeper
         from slime_events.core.state.snapshot import Snapshot, Snapshots
         from storage.blobs import BlobStore
         from storage.payloads import offload_async

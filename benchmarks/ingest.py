@@ -30,7 +30,7 @@ from slime_events.app.demo.settings import prepare_demo
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
-from slime_events.core.state.latest_state import LatestState
+from slime_events.core.state.keeper import LatestState
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.plugins.tokenizer import Tokenizer, load_tokenizer
 from storage.jetstream.log import JetStreamLog

@@ -32,8 +32,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from slime_events.core.run.run_end import until_over
 from slime_events.core.run.run_reader import OpenedRun
-from slime_events.core.state.keeper import StateKeeper
-from slime_events.core.state.latest_state import LatestState
+from slime_events.core.state.keeper import LatestState, StateKeeper
 from slime_events.core.state.snapshot import Snapshots, low_water, training_start
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.plan import Plan

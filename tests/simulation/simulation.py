@@ -28,7 +28,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.apply import apply
-from slime_events.core.state.latest_state import LatestState
+from slime_events.core.state.keeper import LatestState
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.cycle import Policy

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from slime_events.core.state import keeper as keeper_module
-from slime_events.core.state.keeper import StateKeeper
-from slime_events.core.state.latest_state import LatestState
+from slime_events.core.state.keeper import LatestState, StateKeeper
 from slime_events.core.state.run import state_digest
 from slime_events.core.state.snapshot import Snapshot, Snapshots
 from slime_events.core.state.state_fold import StateFold

@@ -1,4 +1,5 @@
 """`StateKeeper`: brings a fold near the end of its log when a process starts, and later stores snapshots of it.
+`LatestState`: the state of a run, for a process that needs it only now and then.
 
     newest snapshot -> the archive's events after it -> the log's events after those -> the process follows the log
 
@@ -12,6 +13,7 @@ import logging
 from typing import Generic, TypeVar
 
 from schemas.errors import NoSpace, SlimeEventsError, StoreUnavailable
+from slime_events.core.state.run import RunState
 from slime_events.core.state.snapshot import Snapshot, Snapshots
 from slime_events.core.state.state_fold import StateFold
 from storage.event_block import HasEventBlocks
@@ -80,6 +82,26 @@ class StateKeeper(Generic[S]):
             await asyncio.to_thread(snapshots.write, position, encoded)
         except (NoSpace, StoreUnavailable, OSError) as error:
             log.warning("no snapshot of position %d: %s", position, error)
+
+
+class LatestState:
+    """Reads the log on each call instead of following it: idle processes cost nothing, and events are read in blocks.
+
+    keeper: keeper of the conductor's snapshots, to start from.
+    """
+
+    def __init__(self, log: Readable, keeper: StateKeeper[Snapshot] | None = None) -> None:
+        self._log, self._keeper = log, keeper or StateKeeper(None)
+        self._fold = StateFold(log.run)
+        self._reading = asyncio.Lock()
+
+    async def __call__(self) -> RunState:
+        """Return the state with all events in the log. It is the same object each time. Raises StorageError."""
+        async with self._reading:
+            if not self._fold.state.events:
+                await self._keeper.restore(self._fold, self._log)
+            await fold_to_end(self._fold, self._log)
+            return self._fold.state
 
 
 async def _catch_up_from_archive(url: str, fold: StateFold, events: Readable) -> None:
