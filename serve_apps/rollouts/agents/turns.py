@@ -35,9 +35,9 @@ from serve_apps.rollouts.agents.reading import AllRequests
 from serve_apps.rollouts.agents.run_log import RunLog
 from serve_apps.rollouts.agents.setup import AgentSetup
 from serve_apps.rollouts.calls import Call
+from slime_events.core.checkpoint.vocabulary import token_ids
 from slime_events.core.sessions.agent_requests import PackedBody, packed_body
 from slime_events.core.sessions.session import Session, read_session
-from slime_events.core.checkpoint.vocabulary import token_ids
 from storage.cancellation import end_all
 from storage.log import Fence
 
