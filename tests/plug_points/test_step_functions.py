@@ -22,8 +22,8 @@ from schemas.groups import GroupAccepted, GroupRejected
 from schemas.runs import RunFailed
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.export.samples import Samples
+from slime_events.analysis.views.read_records import read_sample_view
 from slime_events.analysis.views.sample import view_sample
-from slime_events.app.cli.commands.show import _sample as sample_of_show
 from slime_events.app.cli.commands.show_sample import sample_text
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.tokens.trajectory import read_trajectory
@@ -251,7 +251,7 @@ async def test_show_has_the_masks_that_a_function_made(tmp_path: Path) -> None:
     sim = simulation(tmp_path, CONVERTING)
     await run(sim)
     (first, *_) = sim.events(BatchSealed)
-    view = await sample_of_show(Lookup(sim.log), first.samples[0], unpack)
+    view = await read_sample_view(sim.log, first.samples[0], unpack)
     assert [token.trained for token in view.tokens] == [False] + [True] * (len(view.tokens) - 1)
 
 
