@@ -17,6 +17,7 @@ from slime_events.core.config.fields import honoured, settings_fields
 from slime_events.core.config.flags import FILES, OLDER_FLAGS
 from slime_events.core.config.help_text import default_words
 from slime_events.core.config.rule_checks import reason
+from slime_events.core.config.rules import Later
 from tools.settings_page import section
 
 NEEDS_GPU = {"--colocate": "on the CPU, processes share the cores anyway, and a note says that the flag has no effect"}
@@ -100,7 +101,7 @@ def document() -> str:
     for topic in dict.fromkeys(flag.topic for flag, _ in supported):
         rows = [_row(flag, support) for flag, support in supported if flag.topic == topic]
         parts.append(section(topic, "", ("flag", "in slime", "its default", "default here", "here"), rows))
-    return "\n".join([*parts, _rules(), _classic(), _OUTRO])
+    return "\n".join([*parts, _rules(), _later(), _classic(), _OUTRO])
 
 
 def _row(flag: SlimeFlag, support: Support) -> tuple[str, ...]:
@@ -132,6 +133,16 @@ def _rules() -> str:
             text += f", unless {_conditions(rule.unless)}" if rule.unless else ""
             rows.append((f"`{field.name}{value}`", text, reason(rule)))
     return section("Rules between settings", _RULES, ("setting", "rule", "why"), rows)
+
+
+def _later() -> str:
+    rows = []
+    for later, command in _COMMANDS.items():
+        fields = [field for field in settings_fields() if later & field.later]
+        fixed = [field for field in settings_fields() if field not in fields]
+        listed = ", ".join(f"`{field.name}`" for field in (fields if len(fields) < len(fixed) else fixed))
+        rows.append((command, listed if len(fields) < len(fixed) else f"all except {listed}"))
+    return section("Settings of later runs", _LATER, ("command", "settings that it may change"), rows)
 
 
 def _conditions(conditions: Sequence[str]) -> str:
@@ -172,6 +183,17 @@ one line (except bf16, which depends on the device, and the number of GPUs):"""
 _RULES = """\
 `train` applies these before anything starts. A setting that needs or excludes another ends the command with the reason;
 a setting without effect is printed. Rules over several numbers, such as batch sizes, are checked too."""
+
+_COMMANDS = {
+    Later.RESUME: "`resume`",
+    Later.RESCORE: "`rescore`",
+    Later.LEARN: "`retrain --branch`",
+    Later.BRANCH: "`branch --reset-optimizer`",
+    Later.BRANCH_WITH_OPTIMIZER: "`branch`",
+}
+_LATER = """\
+These commands use a recorded run with other values of some settings. They end with the reason if a flag changes a
+setting that they cannot change."""
 
 _CLASSIC = """\
 A launch script's `MODEL_ARGS` contain names of Megatron-LM that are not fields of megatron-core. These names are

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from slime_events.algorithms.train_arguments import registered
-from slime_events.core.config.fields import NOTHING_REGISTERED, SettingsField, settings_fields
+from slime_events.core.config.fields import NOTHING_REGISTERED, SettingsField, changeable, settings_fields, unchangeable
 from slime_events.core.config.rule_checks import holds, problems, reason, value_of, without_effect
-from slime_events.core.config.rules import Act, Limits, Rule
+from slime_events.core.config.rules import Act, Later, Limits, Rule
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.values import Kind, fits
 
@@ -205,6 +205,22 @@ def test_a_setting_without_effect_is_named(field: SettingsField, rule: Rule) -> 
     for condition in rule.others:
         unused = unmet(unused, condition) if rule.act is Act.UNUSED_WITHOUT else met(unused, condition)
     assert notes(field, unused)
+
+
+@pytest.mark.parametrize("later", Later)
+def test_a_command_may_change_some_settings(later: Later) -> None:
+    every = {(field.component, field.name): field.flag for field in settings_fields()}
+    may = [place for place in every if every[place] in changeable(later) and not unchangeable([place], later)]
+    assert 0 < len(may) < len(every)
+    fixed = unchangeable(every, later)
+    assert fixed == [flag for place, flag in every.items() if place not in may]
+
+
+def test_a_setting_of_megatron_or_sglang_has_the_rule_of_its_component() -> None:
+    places = [("trainer", "megatron"), ("engine", "sglang")]
+    assert unchangeable(places, Later.LEARN) == ["--sglang"]
+    assert unchangeable(places, Later.RESUME) == ["--megatron", "--sglang"]
+    assert unchangeable(places, Later.BRANCH_WITH_OPTIMIZER) == []
 
 
 def test_an_empty_name_of_a_function_is_named() -> None:

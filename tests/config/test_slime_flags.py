@@ -88,6 +88,9 @@ READ_INSIDE = {
     "eval_config": "its contents are eval_sets",
     "eval_function_path": "`EvalSettings.own_function` says it",
     "max_turns": "user's generate functions find it on args",
+    "actor_num_nodes": "`TrainerSettings.world_size` says it",
+    "rollout_num_gpus": "`EngineSettings.replicas` says it",
+    "chunk_tokens": "`EngineSettings.chunk` says it",
     "critic_num_nodes": "its rule compares it with actor_num_nodes",
     "critic_num_gpus_per_node": "its rule compares it with actor_num_gpus_per_node",
     **dict.fromkeys(

@@ -10,28 +10,12 @@ from schemas.doc import doc
 from schemas.errors import InvalidValue
 from slime_events.algorithms.credit import CreditRule
 from slime_events.algorithms.train_arguments import parse_train
-from slime_events.core.config.fields import settings_fields
+from slime_events.core.config.fields import changeable, settings_fields, unchangeable
+from slime_events.core.config.rules import Later
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
-from slime_events.core.run.run_settings import differences, flag_of
+from slime_events.core.run.run_settings import differences
 from slime_events.plugins.trainer_points import POST_PROCESS
-
-MAY_CHANGE = {
-    "reward": frozenset(field.name for field in settings_fields() if field.component == "reward"),
-    "rollout": frozenset({"dynamic_sampling_filter_path"}),
-    "agents": frozenset({"agent_credit", "agent_turn_discount"}),
-    "algorithm": frozenset(
-        {
-            "advantage_estimator",
-            "gamma",
-            "normalize_advantages",
-            "rewards_normalization",
-            "grpo_std_normalization",
-            "calculate_per_token_loss",
-        }
-    ),
-}
-"""Settings that decide about rollouts that already exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +57,15 @@ def make_change(before: TrainSettings, flags: Sequence[str] = ()) -> Change:
         raise InvalidValue(f"the rewards that this run trained on come from {path}. To try others, train a branch")
     if not before.algorithm.compute_advantages_and_returns:
         raise InvalidValue("this run was trained without advantages, so no reward had an effect")
-    wrong = [flag_of(field) for component, field, _, _ in changed if field not in MAY_CHANGE.get(component, ())]
-    if wrong:
-        allowed = ", ".join(flag_of(field) for fields in MAY_CHANGE.values() for field in sorted(fields))
+    if wrong := unchangeable(((component, field) for component, field, _, _ in changed), Later.RESCORE):
         raise InvalidValue(
-            f"{', '.join(wrong)}: recorded rollouts do not show its effect. Rescoring takes {allowed}. "
-            "For other settings, train a branch with slime-events branch"
+            f"{', '.join(wrong)}: recorded rollouts do not show its effect. Rescoring takes "
+            f"{', '.join(changeable(Later.RESCORE))}. For other settings, train a branch with slime-events branch"
         )
     graders = (f for f in settings_fields() if f.component == "reward" and f.name != POST_PROCESS.field)
     own = {flag for f in graders for flag in (f.flag, f.negative)}
     set_flags = {flag.partition("=")[0] for flag in flags}
-    credit = {f.flag for f in settings_fields() if f.name in MAY_CHANGE["agents"]}
+    credit = {f.flag for f in settings_fields() if f.component == "agents" and Later.RESCORE & f.later}
     if set_flags & credit and not before.rollout.agents:
         raise InvalidValue("the rollouts of this run were not made by agents, so no credit rule applies to them")
     recredit = before.rollout.agents and (not flags or bool(set_flags & credit))

@@ -9,16 +9,12 @@ from msgspec.structs import replace
 from actors.megatron.families.registry import read_architecture
 from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.algorithms.train_arguments import parse_train
+from slime_events.core.config.fields import unchangeable
 from slime_events.core.config.flags import ParsedTrain
+from slime_events.core.config.rules import Later
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
-from slime_events.core.run.run_settings import flag_of
-
-OPTIMIZER = (
-    "optimizer", "actor_num_nodes", "actor_num_gpus_per_node", "tensor_model_parallel_size",
-    "pipeline_model_parallel_size", "context_parallel_size", "only_train_params_name_list", "freeze_params_name_list",
-)  # fmt: skip
-"""Settings that determine the layout of the optimizer's state."""
+from slime_events.core.run.run_settings import differences
 
 
 def branch_settings(parent: TrainSettings, runs_dir: str, flags: Sequence[str]) -> ParsedTrain:
@@ -58,14 +54,17 @@ def check_branch(parent: TrainSettings, own: TrainSettings, version: int, *, fre
         ]
     if own.run.run == parent.run.run:
         problems.append(f"--run {own.run.run}: the parent has that name, in its log and archive: choose another name")
-    if before.bf16 != after.bf16:
-        problems.append("--bf16: it cannot change, as the branch begins with the parent's weights in their precision")
+    changed = [(difference.component, difference.field) for difference in differences(parent, own)]
+    fixed = unchangeable(changed, Later.BRANCH)
+    problems += [
+        f"{flag}: it cannot change, as the branch begins with the parent's weights in their precision" for flag in fixed
+    ]
     if not fresh_optimizer:
-        changed = [name for name in OPTIMIZER if getattr(before, name) != getattr(after, name)]
         problems += [
-            f"{flag_of(name)}: the state of the parent's optimizer does not fit another value: begin with a new "
+            f"{flag}: the state of the parent's optimizer does not fit another value: begin with a new "
             "optimizer by --reset-optimizer"
-            for name in changed
+            for flag in unchangeable(changed, Later.BRANCH_WITH_OPTIMIZER)
+            if flag not in fixed
         ]
     if problems:
         raise ImpossibleCombination("\n".join(problems))

@@ -8,33 +8,14 @@ from schemas.errors import InvalidValue, RunNotFound
 from schemas.runs import FinishReason, PromptFile, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from schemas.subjects import about, of_type
-from slime_events.core.config.gateway import RunGatewaySettings
-from slime_events.core.config.metrics import MetricsSettings
+from slime_events.core.config.fields import changeable, unchangeable
+from slime_events.core.config.rules import Later
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.run_settings import differences, flag_of, settings_in_force
+from slime_events.core.run.run_settings import differences, settings_in_force
 from storage.log import Readable, Recorded
 
 Changes = dict[str, dict[str, Any]]
 """New values by component and field."""
-
-MAY_CHANGE = {
-    "run": (
-        *("nats_url", "nats_creds", "nats_tls_ca", "nats_tls_cert", "nats_tls_key", "archive_seconds"),
-        *("log_keep_steps", "ray_address", "otlp_endpoint", "trace_share", "max_deaths", "file_access", "plain"),
-    ),
-    "rollout": ("num_rollout", "rollout_deadline", "max_attempts", "max_waiting_prompts"),
-    "data": ("source_quota",),
-    "reward": ("rm_timeout", "rm_workers", "rm_memory_gb", "rm_env", "outside_reward_seconds", "reward_sources"),
-    "engine": ("device", "rollout_num_gpus", "colocate", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
-    "trainer": (
-        *("keep_weights", "keep_weights_every", "keep_checkpoints", "keep_checkpoints_every", "save_hf"),
-        *("distributed_timeout_minutes", "hang_seconds", "exact", "max_retrained_steps", "optimizer_digest"),
-    ),
-    "metrics": MetricsSettings.__struct_fields__,
-    "gateway": RunGatewaySettings.__struct_fields__,
-    "agents": ("agent_command", "agent_env", "agent_concurrency", "agent_timeout"),
-}
-"""Settings that do not affect what is trained: number of steps, time limits, hardware, loggers and access."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +84,11 @@ def changes(before: TrainSettings, after: TrainSettings) -> Changes:
 
 def check_changes(changed: Changes, steps: int) -> None:
     """Raise InvalidValue that names the settings which a resumed run may not change. steps: committed so far."""
-    wrong = [f for component, fields in changed.items() for f in fields if f not in MAY_CHANGE.get(component, ())]
-    if wrong:
-        allowed = sorted(flag_of(f) for fields in MAY_CHANGE.values() for f in fields)
+    fields = [(component, name) for component, values in changed.items() for name in values]
+    if wrong := unchangeable(fields, Later.RESUME):
         raise InvalidValue(
-            f"{', '.join(map(flag_of, wrong))}: a resumed run cannot change what it trains; it may change "
-            f"{', '.join(allowed)}. Start another run for other changes."
+            f"{', '.join(wrong)}: a resumed run cannot change what it trains; it may change "
+            f"{', '.join(changeable(Later.RESUME))}. Start another run for other changes."
         )
     target = changed.get("rollout", {}).get("num_rollout")
     if target is not None and target < steps:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
-from slime_events.core.config.rules import excludes, needs, unused_without
+from slime_events.core.config.rules import Later, excludes, needs, unused_without
 
 
 class AgentSettings(Settings, frozen=True, kw_only=True):
@@ -26,6 +26,7 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
                 value="discounted",
             ),
             unused_without("agents"),
+            also=Later.RESCORE,
         ),
     ] = "all"
     agent_turn_discount: Annotated[
@@ -36,6 +37,7 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
             unused_without("agent_credit=discounted"),
             above=0,
             most=1,
+            also=Later.RESCORE,
         ),
     ] = 0.9
     agent_turn_seconds: Annotated[float, doc("time limit of a turn, in seconds", unused_without("agents"), above=0)] = (
@@ -63,6 +65,7 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
             "and key of a session, and its standard input the task as JSON",
             needs("agents", why="its programs make rollouts"),
             needs("gateway", why="its programs reach the run through the run's own gateway"),
+            also=Later.RESUME,
         ),
     ] = None
     agent_env: Annotated[
@@ -70,13 +73,21 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
         doc(
             "variables to pass to programs of agent-command although their names look like secrets",
             unused_without("agent_command"),
+            also=Later.RESUME,
         ),
     ] = field(default_factory=list)
     agent_concurrency: Annotated[
-        int, doc("most programs of agent-command at a time", unused_without("agent_command"), above=0)
+        int,
+        doc("most programs of agent-command at a time", unused_without("agent_command"), above=0, also=Later.RESUME),
     ] = 8
     agent_timeout: Annotated[
-        float, doc("time limit of a program of agent-command, in seconds", unused_without("agent_command"), above=0)
+        float,
+        doc(
+            "time limit of a program of agent-command, in seconds",
+            unused_without("agent_command"),
+            above=0,
+            also=Later.RESUME,
+        ),
     ] = 600.0
     agent_tokens_in_flight: Annotated[
         int,

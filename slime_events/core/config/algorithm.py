@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from slime_events.core.config.base import Settings, doc
-from slime_events.core.config.rules import at_most, excludes, needs, unused_with, unused_without
+from slime_events.core.config.rules import Later, at_most, excludes, needs, unused_with, unused_without
 
 KlType = Literal["k1", "k2", "k3", "low_var_kl"]
 MisLevel = Literal["token", "sequence", "geometric"]
@@ -50,6 +50,8 @@ _OF_TIS = unused_without("use_tis", "custom_tis_function_path", why="use_tis is 
 
 class AlgorithmSettings(Settings, frozen=True, kw_only=True):
     """Advantage, clipping, KL, importance correction and reduction."""
+
+    LATER = Settings.LATER | Later.LEARN
 
     loss_type: Annotated[
         LossType,
@@ -108,6 +110,7 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
             excludes(
                 "loss_type=sft_loss", why="its critic learns from advantages and returns only", value=":needs_values"
             ),
+            also=Later.RESCORE,
         ),
     ] = "grpo"
     eps_clip: Annotated[float, doc("lower clip of the policy ratio (1 - eps)", _OF_THE_POLICY_LOSS, least=0)] = 0.2
@@ -171,6 +174,7 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
             ),
             least=0,
             most=1,
+            also=Later.RESCORE,
         ),
     ] = 1.0
     lambd: Annotated[float, doc("GAE lambda, for ppo", _OF_THE_POLICY_LOSS, _OF_A_CRITIC, least=0, most=1)] = 1.0
@@ -219,9 +223,11 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
             least=0,
         ),
     ] = 1.0
-    normalize_advantages: Annotated[bool, doc("whiten advantages over the whole step", _OF_THE_POLICY_LOSS)] = False
+    normalize_advantages: Annotated[
+        bool, doc("whiten advantages over the whole step", _OF_THE_POLICY_LOSS, also=Later.RESCORE)
+    ] = False
     rewards_normalization: Annotated[
-        bool, doc("centre rewards on their group's mean", _OF_THE_POLICY_LOSS, _OF_NORMALIZATION)
+        bool, doc("centre rewards on their group's mean", _OF_THE_POLICY_LOSS, _OF_NORMALIZATION, also=Later.RESCORE)
     ] = True
     grpo_std_normalization: Annotated[
         bool,
@@ -235,9 +241,12 @@ class AlgorithmSettings(Settings, frozen=True, kw_only=True):
                 why="{advantage_estimator} never divides by it",
                 unless=_OWN_ADVANTAGE,
             ),
+            also=Later.RESCORE,
         ),
     ] = True
-    calculate_per_token_loss: Annotated[bool, doc("average over tokens instead of over rollouts")] = False
+    calculate_per_token_loss: Annotated[
+        bool, doc("average over tokens instead of over rollouts", also=Later.RESCORE)
+    ] = False
     use_rollout_logprobs: Annotated[
         bool,
         doc(

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
-from slime_events.core.config.rules import at_most, excludes, needs, unused_without
+from slime_events.core.config.rules import Later, at_most, excludes, needs, unused_without
 
 OUTSIDE = "outside"
 """Value of `prompt_data` if there is no file: producers publish all prompts to the run."""
@@ -130,7 +130,8 @@ class DataSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = None
     source_quota: Annotated[
-        str | None, doc("most waiting prompts by source, as in quiz=1000; nats: all prompts sent over NATS")
+        str | None,
+        doc("most waiting prompts by source, as in quiz=1000; nats: all prompts sent over NATS", also=Later.RESUME),
     ] = None
     max_bad_lines: Annotated[int, doc("malformed or too long prompt lines after which the run fails")] = 100
 

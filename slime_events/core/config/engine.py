@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
+from slime_events.core.config.rules import Later
 
 Device = Literal["auto", "cpu", "cuda"]
 CHUNK_TOKENS: dict[Device, int] = {"auto": 64, "cpu": 64, "cuda": 512}
@@ -14,23 +15,42 @@ CHUNK_TOKENS: dict[Device, int] = {"auto": 64, "cpu": 64, "cuda": 512}
 class EngineSettings(Settings, frozen=True, kw_only=True):
     """Replicas of an SGLang engine. If `device` is auto, the launcher sets cuda on a machine with GPUs."""
 
-    hf_checkpoint: Annotated[str, doc("Hugging Face folder of the engine's first weights")] = ""
-    device: Annotated[Device, doc("device of engines and trainer; auto: cuda if there are GPUs")] = "auto"
-    rollout_num_gpus: Annotated[int | None, doc("GPUs for all engines together (on the CPU: engines)", above=0)] = None
+    hf_checkpoint: Annotated[str, doc("Hugging Face folder of the engine's first weights", also=Later.LEARN)] = ""
+    device: Annotated[Device, doc("device of engines and trainer; auto: cuda if there are GPUs", also=Later.RESUME)] = (
+        "auto"
+    )
+    rollout_num_gpus: Annotated[
+        int | None, doc("GPUs for all engines together (on the CPU: engines)", above=0, also=Later.RESUME)
+    ] = None
     rollout_num_gpus_per_engine: Annotated[int, doc("GPUs per engine (its tensor parallel size)", above=0)] = 1
     colocate: Annotated[
         bool,
-        doc("on GPUs: a trainer rank and an engine share each GPU; default of rollout-num-gpus: the trainer's ranks"),
+        doc(
+            "on GPUs: a trainer rank and an engine share each GPU; default of rollout-num-gpus: the trainer's ranks",
+            also=Later.RESUME,
+        ),
     ] = False
-    sglang_server_concurrency: Annotated[int, doc("most samples in flight per engine", above=0)] = 512
+    sglang_server_concurrency: Annotated[int, doc("most samples in flight per engine", above=0, also=Later.RESUME)] = (
+        512
+    )
     deterministic: Annotated[
         bool | None, doc("generate the same tokens for the same seed and weights; default: on for CPU, off for GPU")
     ] = None
     chunk_tokens: Annotated[
-        int | None, doc("append a sample's progress to the log every N tokens; default: 64 on CPU, 512 on GPU", above=0)
+        int | None,
+        doc(
+            "append a sample's progress to the log every N tokens; default: 64 on CPU, 512 on GPU",
+            above=0,
+            also=Later.RESUME,
+        ),
     ] = None
     chunk_seconds: Annotated[
-        float, doc("append a sample's progress at the latest after this many seconds with new tokens", above=0)
+        float,
+        doc(
+            "append a sample's progress at the latest after this many seconds with new tokens",
+            above=0,
+            also=Later.RESUME,
+        ),
     ] = 5.0
     eval_hold_seconds: Annotated[
         float,

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import msgspec
 
 from schemas.doc import doc
-from slime_events.core.config.rules import Limits, Rule
+from slime_events.core.config.base import Settings
+from slime_events.core.config.rules import Later, Limits, Rule
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.values import ValueType, of_annotation
 
-COMPONENTS: dict[str, type[msgspec.Struct]] = {
+COMPONENTS: dict[str, type[Settings]] = {
     component.name: component.type for component in msgspec.structs.fields(TrainSettings)
 }
 """Component (the name of its TOML table) to settings struct."""
@@ -83,6 +84,7 @@ class SettingsField:
     default: Annotated[object, doc("default value, of any type that a setting can have")]
     limits: Annotated[Limits, doc("range of a number")]
     rules: Annotated[tuple[Rule, ...], doc("what the setting requires of others")]
+    later: Annotated[Later, doc("commands that may change it when they use a recorded run")]
 
     @property
     def flag(self) -> str:
@@ -110,10 +112,39 @@ def settings_fields() -> tuple[SettingsField, ...]:
         for name, hint in typing.get_type_hints(COMPONENTS[component], include_extras=True).items():
             if (component, name) not in PASS_THROUGH:
                 meta, default = typing.get_args(hint)[1], getattr(defaults, name)
+                extra = meta.extra
+                later = (COMPONENTS[component].LATER | extra["also"]) & ~extra["never"]
                 fields.append(
-                    SettingsField(component, name, of_annotation(hint), meta.description, default, **meta.extra)
+                    SettingsField(
+                        component,
+                        name,
+                        of_annotation(hint),
+                        meta.description,
+                        default,
+                        extra["limits"],
+                        extra["rules"],
+                        later,
+                    )
                 )
     return tuple(fields)
+
+
+def unchangeable(changed: Iterable[tuple[str, str]], later: Later) -> list[str]:
+    """Return the flags of the settings, given as (component, field), that a command may not change.
+
+    Further flags of Megatron and SGLang have the rule of their component.
+    """
+    by_name = {(field.component, field.name): field.later for field in settings_fields()}
+    return [
+        "--" + name.replace("_", "-")
+        for component, name in changed
+        if not later & by_name.get((component, name), COMPONENTS[component].LATER)
+    ]
+
+
+def changeable(later: Later) -> list[str]:
+    """Return the flags of the settings that a command may change, sorted."""
+    return sorted(field.flag for field in settings_fields() if later & field.later)
 
 
 @functools.cache

@@ -5,11 +5,13 @@ from typing import Annotated
 from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
-from slime_events.core.config.rules import unused_without
+from slime_events.core.config.rules import Later, unused_without
 
 
 class RunGatewaySettings(Settings, frozen=True, kw_only=True):
     """HTTP for producers and agents, as a role of the run instead of a separate `slime-events gateway` process."""
+
+    LATER = Settings.LATER | Later.RESUME
 
     gateway: Annotated[
         str | None, doc("serve HTTP at HOST:PORT; without a value: at 127.0.0.1:8500; off: no gateway")

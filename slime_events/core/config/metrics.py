@@ -3,11 +3,13 @@
 from typing import Annotated, Literal
 
 from slime_events.core.config.base import Settings, doc
-from slime_events.core.config.rules import unused_without
+from slime_events.core.config.rules import Later, unused_without
 
 
 class MetricsSettings(Settings, frozen=True, kw_only=True):
     """Optional metrics and loggers. Metrics are a fold of the log, so loggers may change at any time."""
+
+    LATER = Settings.LATER | Later.RESUME | Later.LEARN
 
     use_tensorboard: Annotated[bool, doc("write metrics for TensorBoard")] = False
     tb_project_name: Annotated[

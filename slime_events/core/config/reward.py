@@ -5,11 +5,13 @@ from typing import Annotated
 from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
-from slime_events.core.config.rules import excludes, needs
+from slime_events.core.config.rules import Later, excludes, needs
 
 
 class RewardSettings(Settings, frozen=True, kw_only=True):
     """A built-in grader or your own. A grader that may hang runs in a process pool with a time limit."""
+
+    LATER = Settings.LATER | Later.RESCORE
 
     rm_type: Annotated[
         str | None,
@@ -50,19 +52,30 @@ class RewardSettings(Settings, frozen=True, kw_only=True):
             needs("custom_rm_path", why="the built-in graders grade one sample at a time"),
         ),
     ] = False
-    rm_timeout: Annotated[float, doc("time limit of a grading, in seconds", above=0)] = 30.0
+    rm_timeout: Annotated[float, doc("time limit of a grading, in seconds", above=0, also=Later.RESUME)] = 30.0
     outside_reward_seconds: Annotated[
-        float, doc("with rm-type outside: seconds that a finished sample waits for its reward", above=0)
+        float,
+        doc("with rm-type outside: seconds that a finished sample waits for its reward", above=0, also=Later.RESUME),
     ] = 3600.0
     reward_sources: Annotated[
-        list[str], doc("sources that may send rewards for all samples, not only for those of their own prompts")
+        list[str],
+        doc(
+            "sources that may send rewards for all samples, not only for those of their own prompts", also=Later.RESUME
+        ),
     ] = field(default_factory=list)
-    rm_workers: Annotated[int, doc("grader processes", above=0)] = 1
+    rm_workers: Annotated[int, doc("grader processes", above=0, also=Later.RESUME)] = 1
     rm_memory_gb: Annotated[
         float,
-        doc("memory limit of a grader process, in 10^9 bytes; a grading that needs more fails; 0: no limit", least=0),
+        doc(
+            "memory limit of a grader process, in 10^9 bytes; a grading that needs more fails; 0: no limit",
+            least=0,
+            also=Later.RESUME,
+        ),
     ] = 16.0
     rm_env: Annotated[
         list[str],
-        doc("variables to pass to graders although their names look like secrets, such as the key of a judge"),
+        doc(
+            "variables to pass to graders although their names look like secrets, such as the key of a judge",
+            also=Later.RESUME,
+        ),
     ] = field(default_factory=list)

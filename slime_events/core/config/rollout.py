@@ -7,13 +7,15 @@ from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
 from slime_events.core.config.evaluation import ROLLOUT_LOOP
-from slime_events.core.config.rules import at_least, excludes, is_below, needs, unused_with, unused_without
+from slime_events.core.config.rules import Later, at_least, excludes, is_below, needs, unused_with, unused_without
 
 
 class RolloutSettings(Settings, frozen=True, kw_only=True):
     """`num_rollout` steps, each of `rollout_batch_size` groups of `n_samples_per_prompt` samples."""
 
-    num_rollout: Annotated[int | None, doc("training steps of the run", above=0)] = None
+    num_rollout: Annotated[int | None, doc("training steps of the run", above=0, also=Later.RESUME | Later.LEARN)] = (
+        None
+    )
     num_epoch: Annotated[
         int | None,
         doc(
@@ -32,7 +34,11 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = None
     dynamic_sampling_filter_path: Annotated[
-        str | None, doc("your function that keeps or drops a group: module:func, a.b.func or file.py:func")
+        str | None,
+        doc(
+            "your function that keeps or drops a group: module:func, a.b.func or file.py:func",
+            also=Later.LEARN | Later.RESCORE,
+        ),
     ] = None
     rollout_function_path: Annotated[
         str | None,
@@ -161,12 +167,24 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
     rollout_stop_token_ids: Annotated[list[int], doc("stop token ids")] = field(default_factory=list)
     rollout_skip_special_tokens: Annotated[bool, doc("leave special tokens out of the text")] = False
     rollout_seed: Annotated[int, doc("seed for shuffling and sampling")] = 42
-    max_attempts: Annotated[int, doc("attempts at a rollout before its group is rejected", above=0)] = 3
+    max_attempts: Annotated[
+        int, doc("attempts at a rollout before its group is rejected", above=0, also=Later.RESUME)
+    ] = 3
     max_waiting_prompts: Annotated[
-        int, doc("most prompts from producers that may wait; further ones are refused until there is room", above=0)
+        int,
+        doc(
+            "most prompts from producers that may wait; further ones are refused until there is room",
+            above=0,
+            also=Later.RESUME,
+        ),
     ] = 100_000
     rollout_deadline: Annotated[
-        float, doc("seconds without progress after which the run fails and prints why", above=0)
+        float,
+        doc(
+            "seconds without progress after which the run fails and prints why",
+            above=0,
+            also=Later.RESUME | Later.LEARN,
+        ),
     ] = 600.0
 
     @property

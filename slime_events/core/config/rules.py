@@ -31,6 +31,16 @@ class Limits:
         return " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
 
 
+class Later(enum.Flag):
+    """Commands that use a recorded run with other values of a setting."""
+
+    RESUME = enum.auto()
+    LEARN = enum.auto()
+    RESCORE = enum.auto()
+    BRANCH = enum.auto()
+    BRANCH_WITH_OPTIMIZER = enum.auto()
+
+
 class Act(enum.Enum):
     """A requirement on the other settings."""
 

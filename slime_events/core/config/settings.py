@@ -12,7 +12,7 @@ from slime_events.core.config.gateway import RunGatewaySettings
 from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.rollout import RolloutSettings
-from slime_events.core.config.rules import excludes, needs
+from slime_events.core.config.rules import Later, excludes, needs
 from slime_events.core.config.trainer import TrainerSettings
 from storage.file_access import OWNER, FileAccess
 
@@ -20,17 +20,29 @@ from storage.file_access import OWNER, FileAccess
 class RunSettings(Settings, frozen=True, kw_only=True):
     """Name, log, archive and files of the run. All its files are in one folder."""
 
+    LATER = Settings.LATER | Later.LEARN
+
     run: Annotated[str, doc("name of the run: letters, digits, - and _")] = "train"
     runs_dir: Annotated[str, doc("parent folder of run folders")] = "slime-runs"
     nats_url: Annotated[
-        str | None, doc("NATS server to use, or the nodes of a cluster, comma-separated; default: an embedded server")
+        str | None,
+        doc(
+            "NATS server to use, or the nodes of a cluster, comma-separated; default: an embedded server",
+            also=Later.RESUME,
+        ),
     ] = None
     nats_creds: Annotated[
-        str | None, doc("credentials for nats-url: JSON with user and password, a NATS .creds file, or an nkey's seed")
+        str | None,
+        doc(
+            "credentials for nats-url: JSON with user and password, a NATS .creds file, or an nkey's seed",
+            also=Later.RESUME,
+        ),
     ] = None
-    nats_tls_ca: Annotated[str | None, doc("PEM certificates to verify the certificate of nats-url with")] = None
-    nats_tls_cert: Annotated[str | None, doc("PEM client certificate for nats-url")] = None
-    nats_tls_key: Annotated[str | None, doc("PEM key of nats-tls-cert")] = None
+    nats_tls_ca: Annotated[
+        str | None, doc("PEM certificates to verify the certificate of nats-url with", also=Later.RESUME)
+    ] = None
+    nats_tls_cert: Annotated[str | None, doc("PEM client certificate for nats-url", also=Later.RESUME)] = None
+    nats_tls_key: Annotated[str | None, doc("PEM key of nats-tls-cert", also=Later.RESUME)] = None
     nats_replicas: Annotated[
         int,
         doc(
@@ -42,7 +54,11 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     archive_url: Annotated[str | None, doc("fsspec URL of the archive; default: the run folder")] = None
     archive_seconds: Annotated[
         float,
-        doc("seconds that the archive may lag behind the log; as many are lost if the log's disk is lost", above=0),
+        doc(
+            "seconds that the archive may lag behind the log; as many are lost if the log's disk is lost",
+            above=0,
+            also=Later.RESUME,
+        ),
     ] = 10.0
     log_keep_steps: Annotated[
         int | None,
@@ -51,13 +67,18 @@ class RunSettings(Settings, frozen=True, kw_only=True):
             needs("archive_url", why="only the archive keeps the events that are removed"),
             excludes("debug_train_only", why="events are removed as engines move on, and there are none"),
             above=0,
+            also=Later.RESUME,
         ),
     ] = None
-    ray_address: Annotated[str | None, doc("Ray cluster to join; default: a local one")] = None
-    otlp_endpoint: Annotated[str | None, doc("OTLP/HTTP endpoint for spans; default: a file in the run folder")] = None
-    trace_share: Annotated[float, doc("share of groups that are traced, 0 to 1", least=0, most=1)] = 1.0
+    ray_address: Annotated[str | None, doc("Ray cluster to join; default: a local one", also=Later.RESUME)] = None
+    otlp_endpoint: Annotated[
+        str | None, doc("OTLP/HTTP endpoint for spans; default: a file in the run folder", also=Later.RESUME)
+    ] = None
+    trace_share: Annotated[
+        float, doc("share of groups that are traced, 0 to 1", least=0, most=1, also=Later.RESUME)
+    ] = 1.0
     max_deaths: Annotated[
-        int, doc("deaths of a role's process without progress of the run after which the run fails")
+        int, doc("deaths of a role's process without progress of the run after which the run fails", also=Later.RESUME)
     ] = 5
     tinker: Annotated[
         str | None,
@@ -77,9 +98,12 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     ] = None
     file_access: Annotated[
         FileAccess,
-        doc("users of this machine that may read the run's files: owner, group of the files, or as the umask allows"),
+        doc(
+            "users of this machine that may read the run's files: owner, group of the files, or as the umask allows",
+            also=Later.RESUME,
+        ),
     ] = OWNER
-    plain: Annotated[bool, doc("print a plain line per step even on a terminal")] = False
+    plain: Annotated[bool, doc("print a plain line per step even on a terminal", also=Later.RESUME)] = False
 
     @property
     def log_leaves_for(self) -> str | None:

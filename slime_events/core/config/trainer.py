@@ -6,6 +6,7 @@ from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
 from slime_events.core.config.rules import (
+    Later,
     at_least,
     at_most,
     equals,
@@ -28,6 +29,8 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     The checkpoint's config.json sets the architecture. `megatron` holds all further Megatron flags by their Megatron
     names; they must not contradict the checkpoint.
     """
+
+    LATER = Settings.LATER | Later.LEARN
 
     hf_checkpoint: Annotated[str, doc("Hugging Face folder of tokenizer, config and first weights")] = ""
     ref_load: Annotated[
@@ -80,30 +83,48 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     ] = False
     save_hf: Annotated[
         str | None,
-        doc("path with {rollout_id}: save the weights of each checkpoint as a Hugging Face folder too", _OF_A_SAVE),
+        doc(
+            "path with {rollout_id}: save the weights of each checkpoint as a Hugging Face folder too",
+            _OF_A_SAVE,
+            also=Later.RESUME,
+        ),
     ] = None
-    keep_checkpoints: Annotated[int, doc("keep the newest N checkpoints on disk; 0: all", least=0)] = 0
+    keep_checkpoints: Annotated[
+        int, doc("keep the newest N checkpoints on disk; 0: all", least=0, also=Later.RESUME)
+    ] = 0
     keep_checkpoints_every: Annotated[
         int | None,
         doc(
             "also keep the checkpoint of every Nth version, permanently",
             needs("keep_checkpoints", why="keep_checkpoints 0 keeps all"),
             above=0,
+            also=Later.RESUME,
         ),
     ] = None
-    actor_num_nodes: Annotated[int, doc("trainer nodes", above=0)] = 1
-    actor_num_gpus_per_node: Annotated[int, doc("trainer ranks per node (GPUs, or CPU processes)", above=0)] = 1
-    tensor_model_parallel_size: Annotated[int, doc("tensor parallel ranks", above=0)] = 1
-    pipeline_model_parallel_size: Annotated[int, doc("pipeline parallel ranks; only 1 is supported", above=0)] = 1
-    context_parallel_size: Annotated[int, doc("context parallel ranks; only 1 is supported", above=0)] = 1
+    actor_num_nodes: Annotated[int, doc("trainer nodes", above=0, never=Later.BRANCH_WITH_OPTIMIZER)] = 1
+    actor_num_gpus_per_node: Annotated[
+        int, doc("trainer ranks per node (GPUs, or CPU processes)", above=0, never=Later.BRANCH_WITH_OPTIMIZER)
+    ] = 1
+    tensor_model_parallel_size: Annotated[
+        int, doc("tensor parallel ranks", above=0, never=Later.BRANCH_WITH_OPTIMIZER)
+    ] = 1
+    pipeline_model_parallel_size: Annotated[
+        int, doc("pipeline parallel ranks; only 1 is supported", above=0, never=Later.BRANCH_WITH_OPTIMIZER)
+    ] = 1
+    context_parallel_size: Annotated[
+        int, doc("context parallel ranks; only 1 is supported", above=0, never=Later.BRANCH_WITH_OPTIMIZER)
+    ] = 1
     sequence_parallel: Annotated[bool, doc("use sequence parallelism with tensor parallelism")] = False
-    distributed_timeout_minutes: Annotated[int, doc("timeout of process groups, in minutes", above=0)] = 10
+    distributed_timeout_minutes: Annotated[
+        int, doc("timeout of process groups, in minutes", above=0, also=Later.RESUME)
+    ] = 10
     hang_seconds: Annotated[
         float | None,
         doc(
             "seconds without a micro batch after which ranks that train are restarted; 0: never; default: 180 on GPU, "
             "never on CPU",
             least=0,
+            also=Later.RESUME,
         ),
     ] = None
     global_batch_size: Annotated[int | None, doc("rollouts per optimizer step", above=0)] = None
@@ -173,10 +194,18 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = False
     only_train_params_name_list: Annotated[
-        list[str], doc("regular expressions: train only parameters with a match in their (Megatron) name")
+        list[str],
+        doc(
+            "regular expressions: train only parameters with a match in their (Megatron) name",
+            never=Later.BRANCH_WITH_OPTIMIZER,
+        ),
     ] = field(default_factory=list)
     freeze_params_name_list: Annotated[
-        list[str], doc("regular expressions: do not train parameters with a match in their (Megatron) name")
+        list[str],
+        doc(
+            "regular expressions: do not train parameters with a match in their (Megatron) name",
+            never=Later.BRANCH_WITH_OPTIMIZER,
+        ),
     ] = field(default_factory=list)
     train_env_vars: Annotated[dict[str, str], doc("JSON: environment variables for the trainer's processes only")] = (
         field(default_factory=dict)
@@ -184,7 +213,7 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     skip_zero_advantage: Annotated[
         bool, doc("skip samples whose advantage is exactly zero, if nothing else needs their forward pass")
     ] = True
-    optimizer: Annotated[Literal["adam", "sgd"], doc("optimizer")] = "adam"
+    optimizer: Annotated[Literal["adam", "sgd"], doc("optimizer", never=Later.BRANCH_WITH_OPTIMIZER)] = "adam"
     lr: Annotated[float, doc("learning rate", least=0)] = 1e-6
     critic_load: Annotated[
         str | None,
@@ -265,15 +294,20 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     ] = False
     clip_grad: Annotated[float, doc("gradient norm clip; 0: off", least=0)] = 1.0
     bf16: Annotated[
-        bool | None, doc("train in bfloat16 with float32 main weights; default: on for GPU, off for CPU")
+        bool | None,
+        doc(
+            "train in bfloat16 with float32 main weights; default: on for GPU, off for CPU",
+            never=Later.BRANCH | Later.BRANCH_WITH_OPTIMIZER,
+        ),
     ] = None
     seed: Annotated[int, doc("seed of Megatron")] = 1234
     deterministic_mode: Annotated[
         bool, doc("use deterministic kernels and collectives; ranks on the CPU always do (Megatron's flag)")
     ] = False
-    exact: Annotated[bool, doc("fail the run if a step that is trained again after a restart gives different bits")] = (
-        False
-    )
+    exact: Annotated[
+        bool,
+        doc("fail the run if a step that is trained again after a restart gives different bits", also=Later.RESUME),
+    ] = False
     max_retrained_steps: Annotated[
         int | None,
         doc(
@@ -281,15 +315,21 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
             "newest weights and approximates the optimizer by the checkpoint's; -1: no limit; default: 8 on GPU, -1 on "
             "CPU",
             least=-1,
+            also=Later.RESUME,
         ),
     ] = None
     optimizer_digest: Annotated[
         Literal["every", "checkpoint", "off"] | None,
-        doc("hash the optimizer's state after these steps; default: checkpoint on GPU, every on CPU"),
+        doc(
+            "hash the optimizer's state after these steps; default: checkpoint on GPU, every on CPU", also=Later.RESUME
+        ),
     ] = None
     update_weights_interval: Annotated[int, doc("publish weights every N steps", above=0)] = 1
     keep_weights: Annotated[
-        int, doc("keep the newest N weight versions on disk, and those with a checkpoint; 0: all", least=0)
+        int,
+        doc(
+            "keep the newest N weight versions on disk, and those with a checkpoint; 0: all", least=0, also=Later.RESUME
+        ),
     ] = 4
     keep_weights_every: Annotated[
         int | None,
@@ -297,6 +337,7 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
             "also keep the weights of every Nth version, permanently",
             needs("keep_weights", why="keep_weights 0 keeps all"),
             above=0,
+            also=Later.RESUME,
         ),
     ] = None
     custom_megatron_init_path: Annotated[

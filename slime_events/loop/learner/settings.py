@@ -7,6 +7,8 @@ import msgspec
 from schemas.errors import InvalidValue
 from schemas.runs import Branched
 from slime_events.algorithms.reward_norm import normalize_rewards
+from slime_events.core.config.fields import unchangeable
+from slime_events.core.config.rules import Later
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.run.run_settings import differences, flag_of
@@ -16,16 +18,6 @@ from slime_events.loop.learner.recredit import Recredit
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import make_group_filter
 
-OWN = {
-    "run": None,
-    "algorithm": None,
-    "trainer": None,
-    "metrics": None,
-    "rollout": ("num_rollout", "dynamic_sampling_filter_path", "rollout_deadline"),
-    "engine": ("hf_checkpoint",),
-}
-"""Component to the fields that a learner decides for itself; None: all of them. The rest is fixed by the recorded
-rollouts. The checkpoint is the same, but may have a different path."""
 NO_ENGINE = (
     "a learner generates nothing, so it has no engine for evaluations. A branch has one: `slime-events branch {run} "
     "--from VERSION --run NAME` evaluates that version first"
@@ -48,11 +40,10 @@ def learner_settings(parent: TrainSettings, requested: TrainSettings, *, steps: 
     """
     recorded, apart = list[str](), dict[str, list[str]]()
     for component, field, _, _ in differences(parent, requested):
-        own = OWN.get(component, ())
         if component in NOT_OF_A_LEARNER:
             apart.setdefault(component, []).append(flag_of(field))
-        elif own is not None and field not in own:
-            recorded.append(flag_of(field))
+        else:
+            recorded += unchangeable([(component, field)], Later.LEARN)
     if recorded:
         raise InvalidValue(
             f"{', '.join(recorded)}: the recorded rollouts depend on these. A learner can change only the "
