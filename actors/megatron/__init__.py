@@ -1,4 +1,4 @@
-"""A Megatron-core rank of the trainer: model, optimizer, rollout step, weights and checkpoints. It needs no Ray."""
+"""A Megatron-core rank of the trainer: model, optimizer, weights and checkpoints. It needs no Ray."""
 
 import warnings
 

@@ -21,7 +21,8 @@ from actors.megatron.checkpoint_writer import InProcessWriter
 from actors.megatron.cpu import stand_in
 from actors.megatron.optimizer import follow_weights
 from actors.megatron.sharded_state import is_sharded, load_sharded_state, shard_views, sharded_state
-from actors.megatron.trainee import Critic, Trainee
+from actors.megatron.trained import Critic
+from actors.megatron.trainee import Trainee
 from schemas.errors import CheckpointMismatch, TrainerError
 from schemas.text import raised_text
 from slime_events.core.config.trainer import TrainerSettings

@@ -11,10 +11,9 @@ from torch import Tensor
 from actors.megatron import checkpoint
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.flags import MegatronFlags
-from actors.megatron.forward import Packed, response_outputs
 from actors.megatron.model import PolicyModel, build_model
 from actors.megatron.optimizer import build_optimizer, build_scheduler, wrap_data_parallel
-from actors.megatron.trainee import Critic
+from actors.megatron.trained import Critic
 from actors.megatron.weights import load_hf_weights
 from actors.step.place import Place
 from slime_events.core.config.trainer import TrainerSettings
@@ -74,8 +73,3 @@ def build_critic(
     wrapped = wrap_data_parallel(model, config, own, flags)
     optimizer = build_optimizer(wrapped, own, flags)
     return Critic(wrapped, optimizer, build_scheduler(optimizer, own, flags.scheduler))
-
-
-def response_values(model: torch.nn.Module, batch: Packed) -> list[Tensor]:
-    """Return the value at each position that predicts a response token, float32 [response] per sample."""
-    return batch.by_sample(response_outputs(model, batch).squeeze(-1))

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from actors.megatron.attention import PackedSequences
 from actors.step.heartbeat import beat
-from actors.step.log_probs import ByRows, LogitMemory, Targets
+from actors.step.log_probs import ByRows, LogitMemory, TargetTokens
 from actors.step.micro_batch import MicroBatch
+from actors.step.policy import Outputs
 from slime_events.core.training.train_batch import TrainSample
 
 Packed = MicroBatch[PackedSequences]
@@ -101,9 +102,9 @@ def response_log_probs(
     *,
     entropy_gradient: bool = False,
     memory: LogitMemory = ALL_AT_ONCE,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return (log-probs, entropy) per sample, float32 [response] each, of logits / temperature, in nats."""
-    targets = Targets(batch.targets, batch.kept, temperature, group, entropy_gradient, memory)
+) -> Outputs:
+    """Return log-probs and entropy of logits / temperature, per sample."""
+    targets = TargetTokens(batch.targets, batch.kept, temperature, group, entropy_gradient, memory)
     outputs = response_outputs(model, batch, targets.by_rows if targets.in_chunks else None)
     log_probs, entropy = targets.of_logits(outputs) if isinstance(outputs, Tensor) else outputs
-    return batch.by_sample(log_probs), batch.by_sample(entropy)
+    return Outputs(batch.by_sample(log_probs), batch.by_sample(entropy))

@@ -15,6 +15,7 @@ from actors.megatron.families.vocabulary import check_vocabulary
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.residence import ExchangedWeights, OwnModel, Residence, VisitingModel
 from actors.megatron.weights import digest_tensors, export_hf_weights, load_hf_weights
+from actors.step.policy import REFERENCE, TEACHER
 from schemas.doc import doc
 from schemas.errors import CheckpointMismatch
 from slime_events.algorithms.estimators import estimator_of
@@ -23,11 +24,6 @@ from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.training.train_batch import StoredVersion
 from slime_events.loop.training.past_versions import OLD_ACTOR
 from storage.digests import weights_digest
-
-REFERENCE = "reference"
-TEACHER = "teacher"
-PREFIXES = {REFERENCE: "ref_", TEACHER: "teacher_", OLD_ACTOR: ""}
-"""slime's prefixes of the columns of their log-probs."""
 
 
 @dataclass(slots=True)

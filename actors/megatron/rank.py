@@ -10,13 +10,12 @@ from torch import Tensor
 import actors.megatron.import_core  # noqa: F401
 from actors.backends import Backend
 from actors.megatron import checkpoint
-from actors.megatron.commanded_step import CommandedSteps
 from actors.megatron.cpu import has_transformer_engine, on_cpu
 from actors.megatron.critic import build_critic
 from actors.megatron.families.registry import read_architecture
 from actors.megatron.flags import sort_flags
 from actors.megatron.frozen import freeze
-from actors.megatron.frozen_model import REFERENCE, Residences, load_frozen
+from actors.megatron.frozen_model import Residences, load_frozen
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.optimizer import (
     build_optimizer,
@@ -28,11 +27,14 @@ from actors.megatron.optimizer import (
 from actors.megatron.optimizer_digest import optimizer_digest
 from actors.megatron.own_model import args_of
 from actors.megatron.residence import waits_on_host
-from actors.megatron.rollout_step import RolloutStep
-from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee, join, leave
 from actors.megatron.weight_share import weight_share
 from actors.megatron.weights import export_hf_weights, load_hf_weights, tensor_bytes
+from actors.step.commanded_step import CommandedSteps
+from actors.step.policy import REFERENCE
+from actors.step.rollout_step import RolloutStep
+from actors.step.step_settings import StepSettings
+from actors.step.train_dump import save_train_dump
 from schemas.errors import TrainerError
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -118,8 +120,8 @@ class TrainerRank(Backend):
         critic = None
         if estimator_of(self._algorithm).needs_values:
             critic = build_critic(architecture, self._config, settings, self._flags, self.place)
-        setup = (architecture, settings, self._algorithm, self.place)
-        self.trainee = Trainee(*setup, model, frozen, optimizer, scheduler, self._functions, critic)
+        trained, functions = (model, optimizer, scheduler), self._functions
+        self.trainee = Trainee(*trained, architecture, settings, self.place, frozen, functions, critic)
         self._commanded = CommandedSteps(self.trainee)
         if saved:
             with_critic = settings.critic_load is None
@@ -146,7 +148,7 @@ class TrainerRank(Backend):
             hashed = self._settings.hashes_optimizer(batch.step + 1)
             return StepResult(metrics, self.optimizer_digest() if hashed else "")
         models = self._other_models(batch)
-        step = RolloutStep(self.trainee, batch)
+        step = RolloutStep(self.trainee, StepSettings(self._settings, self._algorithm, self._functions), batch)
         if self._settings.reset_optimizer_states:
             forget_moments(self.trainee.optimizer)
             if self.trainee.critic is not None:
@@ -155,10 +157,10 @@ class TrainerRank(Backend):
         if dump is not None:
             save_train_dump(step, batch, dump)
         digests = "", ""
-        with step.metrics.timed("digest"):
+        with step.context.metrics.timed("digest"):
             if self._settings.hashes_optimizer(batch.step + 1):
                 digests = self.optimizer_digest(), self.critic_digest()
-        seconds = {"seconds_digest": step.metrics.seconds["digest"]}
+        seconds = {"seconds_digest": step.context.metrics.seconds["digest"]}
         optimizer, critic = digests
         return StepResult(metrics | seconds, optimizer, self._functions.digests(*IN_STEPS), models, critic)
 

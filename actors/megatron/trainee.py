@@ -1,5 +1,8 @@
 """`join` the trainer's ranks. `Trainee`: the policy in training, its optimizer and settings."""
 
+from __future__ import annotations
+
+import copy
 import errno
 import os
 import socket
@@ -7,36 +10,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.distributed import DistributedDataParallel
-from megatron.core.optimizer import ChainedOptimizer
-from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore, TCPStore
 
 from actors.megatron.cpu import install, on_cpu
 from actors.megatron.families.architecture import Architecture
-from actors.megatron.forward import Packed, pack, response_log_probs
+from actors.megatron.forward import Packed, pack, pack_sequences, response_log_probs
 from actors.megatron.frozen_model import FrozenModel
+from actors.megatron.trained import Critic, Trained
 from actors.megatron.tree_batch import pack_tree
 from actors.step.data_split import forward_flops, packing_rule, sharing_pays, split_trees
 from actors.step.host_columns import joined_on_host
 from actors.step.log_probs import LogitMemory
 from actors.step.place import Place
+from actors.step.policy import PREFIXES, OfSamples, Outputs
+from actors.step.schedule import Gradients
 from schemas.doc import doc
 from schemas.errors import RankLost, TrainerError
 from slime_events.algorithms.packing import micro_batches
-from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.machine.gpus import look, this_machine
 from slime_events.core.run.process_environment import listen_on_loopback, set_for_cuda
 from slime_events.core.training.datums import Datum
-from slime_events.core.training.train_batch import TrainSample
-from slime_events.plugins.trainer_points import TrainerFunctions
+from slime_events.core.training.train_batch import StoredVersion, TrainSample
+from slime_events.plugins.trainer_points import BEFORE_LOG_PROB, TrainerFunctions
 
 
 def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> Place:
@@ -114,28 +116,47 @@ def leave() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Critic:
-    """A value model in training (actors/megatron/critic.py)."""
+class FrozenPolicy:
+    """A frozen model beside the policy; see `actors.step.policy.Frozen`."""
 
-    model: DistributedDataParallel
-    optimizer: ChainedOptimizer
-    scheduler: OptimizerParamScheduler
+    trainee: Trainee
+    name: str
+
+    def become(self, stored: StoredVersion) -> None:
+        self.trainee.frozen[self.name].become(stored, self.trainee.model)
+
+    def score(self, samples: Sequence[TrainSample], indices: Sequence[int], temperature: float) -> OfSamples:
+        trainee = self.trainee
+        with trainee.frozen[self.name].residence.present(trainee.model) as model:
+            trainee.functions.notify(BEFORE_LOG_PROB, [model], PREFIXES[self.name])
+            return trainee.scores_of(model, samples, indices, temperature)
 
 
 @dataclass(frozen=True, slots=True)
-class Trainee:
-    """The policy in training, with its settings, optimizer and further models."""
+class Trainee(Trained):
+    """The policy in training, with its settings and further models: Megatron's `actors.step.policy.Policy`."""
 
     architecture: Architecture
     settings: TrainerSettings
-    algorithm: AlgorithmSettings
     place: Place
-    model: DistributedDataParallel
     frozen: Annotated[Mapping[str, FrozenModel], doc("Frozen models that compute log-probs, by name.")]
-    optimizer: ChainedOptimizer
-    scheduler: OptimizerParamScheduler
     functions: Annotated[TrainerFunctions, doc("The user's functions.")]
     critic: Annotated[Critic | None, doc("The value model, if the estimator needs values.")] = None
+
+    @property
+    def vocab_size(self) -> int:
+        architectures = self.architecture, *(frozen.architecture for frozen in self.frozen.values())
+        return min(architecture.vocab_size for architecture in architectures)
+
+    @property
+    def handles(self) -> tuple[list[Any], Any, Any]:
+        return [self.model], self.optimizer, self.scheduler
+
+    def frozen_model(self, name: str) -> FrozenPolicy | None:
+        return FrozenPolicy(self, name) if name in self.frozen else None
+
+    def deal(self, samples: Sequence[TrainSample] | Sequence[Datum], indices: Sequence[int]) -> list[list[int]]:
+        return self.split(samples, indices, self.place.data.size())[self.place.data.rank()]
 
     def split(
         self,
@@ -168,36 +189,60 @@ class Trainee:
         multiple = self.place.tensor.size() if self.model.config.sequence_parallel else 1
         return pack(chosen, device, multiple_of=multiple)
 
-    def log_probs(
-        self,
-        model: torch.nn.Module,
-        packed: Packed,
-        temperature: float,
-        *,
-        entropy_gradient: bool = False,
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Call `response_log_probs` within the memory that the settings allow."""
-        saving = LogitMemory(self.settings.log_probs_chunk_size or -1, self.settings.recompute_loss_function)
-        group = self.place.tensor
-        return response_log_probs(model, packed, temperature, group, entropy_gradient=entropy_gradient, memory=saving)
+    def pack_datums(self, datums: Sequence[Datum]) -> Packed:
+        multiple = self.place.tensor.size() if self.model.config.sequence_parallel else 1
+        sequences = [(datum.tokens, datum.targets) for datum in datums]
+        return pack_sequences(sequences, self.place.device, multiple_of=multiple)
 
-    @torch.no_grad()
+    def forward(self, packed: Packed, temperature: float, *, entropy_gradient: bool = False) -> Outputs:
+        return self.outputs_of(self.model, packed, temperature, entropy_gradient=entropy_gradient)
+
+    def outputs_of(
+        self, model: torch.nn.Module, packed: Packed, temperature: float, *, entropy_gradient: bool = False
+    ) -> Outputs:
+        """Call `response_log_probs` on a model, within the memory that the settings allow."""
+        memory = LogitMemory(self.settings.log_probs_chunk_size or -1, self.settings.recompute_loss_function)
+        group = self.place.tensor
+        return response_log_probs(model, packed, temperature, group, entropy_gradient=entropy_gradient, memory=memory)
+
+    def logits(self, packed: Packed) -> Tensor:
+        every = copy.copy(packed.packed)
+        every.rows = None
+        logits: Tensor = self.model(packed.token_ids, packed.position_ids, None, packed_seq_params=every)
+        return logits.float()
+
     def score(
+        self,
+        samples: Sequence[TrainSample],
+        indices: Sequence[int],
+        temperature: float,
+        entropies: OfSamples | None = None,
+    ) -> OfSamples:
+        self.functions.notify(BEFORE_LOG_PROB, [self.model], "")
+        return self.scores_of(self.model, samples, indices, temperature, entropies)
+
+    def scores_of(
         self,
         model: torch.nn.Module,
         samples: Sequence[TrainSample],
         indices: Sequence[int],
         temperature: float,
-        entropies: dict[int, Tensor] | None = None,
-    ) -> dict[int, Tensor]:
-        """Return the log-probs of each response by index: float32 [response], in host memory, without gradient.
+        entropies: OfSamples | None = None,
+    ) -> OfSamples:
+        """Return the log-probs of each response by index under a model of this trainer; see `score`."""
 
-        entropies: filled with the entropies in the same form.
-        """
-        scores: dict[int, Tensor] = {}
-        for members in self.split(samples, indices, scoring=True)[0]:
-            log_probs, entropy = self.log_probs(model, self.pack(samples, members), temperature)
-            scores.update(zip(members, joined_on_host(log_probs), strict=True))
+        def forward(members: list[int]) -> Outputs:
+            return self.outputs_of(model, self.pack(samples, members), temperature)
+
+        def on_host(outputs: Outputs, members: list[int]) -> tuple[None, tuple[list[Tensor], list[Tensor]]]:
+            entropy = [] if entropies is None else joined_on_host(outputs.entropy)
+            return None, (joined_on_host(outputs.log_probs), entropy)
+
+        scores: OfSamples = {}
+        batches = self.split(samples, indices, scoring=True)[0]
+        figures = self.schedule.run(batches, forward, on_host, Gradients.NONE)
+        for members, (log_probs, entropy) in zip(batches, figures, strict=True):
+            scores.update(zip(members, log_probs, strict=True))
             if entropies is not None:
-                entropies.update(zip(members, joined_on_host(entropy), strict=True))
+                entropies.update(zip(members, entropy, strict=True))
         return scores

@@ -34,7 +34,7 @@ class LogitMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Targets:
+class TargetTokens:
     """The tokens to predict in a micro batch, and how their log-probs are computed."""
 
     ids: Annotated[Tensor, doc("int64 [rows]: ids in the whole vocabulary")]

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from actors.megatron.rollout_step import RolloutStep
+from actors.megatron.rank import TrainerRank
 from actors.step.host_columns import joined_on_host
+from actors.step.policy import Policy
+from actors.step.rollout_step import RolloutStep
+from actors.step.step_settings import StepSettings
 from slime_events.core.training.train_batch import TrainBatch, TrainSample
 from tests.megatron.tiny import make_batch
 
@@ -43,7 +46,7 @@ def mapped(batch: TrainBatch) -> tuple[TrainBatch, int]:
 
 
 def test_a_batch_is_mapped_and_not_copied() -> None:
-    """What is copied for each rank does not grow with the tokens."""
+    """The bytes that are copied for each rank do not grow with the tokens."""
     batch = make_batch()
     longer = dataclasses.replace(batch, samples=tuple(map(_longer, batch.samples)))
     (_, small), (shown, large) = mapped(batch), mapped(longer)
@@ -59,15 +62,19 @@ def _longer(sample: TrainSample) -> TrainSample:
     return dataclasses.replace(sample, **arrays, response_length=1000 * sample.response_length)
 
 
+def step_of(rank: TrainerRank, policy: Policy, batch: TrainBatch) -> RolloutStep:
+    return RolloutStep(policy, StepSettings(rank._settings, rank._algorithm, rank._functions), batch)
+
+
 def test_a_step_reads_shared_arrays_in_place(tiny: Path, trainer: Trainer) -> None:
-    """The same digest from write-protected arrays, whose memory the step uses."""
+    """Write-protected arrays, whose memory the step uses, give the same digest."""
     batch = make_batch()
     with trainer(tiny) as rank:
         expected = rank.train(batch)
     shown, _ = mapped(batch)
     with trainer(tiny) as rank:
-        step = RolloutStep(rank.trainee, shown)
-        for sample, mask, log_probs in zip(step.samples, step.masks, step.rollout, strict=True):
+        columns = step_of(rank, rank.trainee, shown).context.columns
+        for sample, mask, log_probs in zip(columns.samples, columns.masks, columns.rollout, strict=True):
             assert mask.data_ptr() == sample.loss_mask.ctypes.data
             assert log_probs.data_ptr() == sample.rollout_log_probs.ctypes.data
         result = rank.train(shown)
@@ -80,16 +87,17 @@ def test_the_whole_batch_stays_off_the_device(algorithm: dict[str, Any], tiny: P
     batch = make_batch()
     with trainer(tiny, algorithm) as rank:
         place = dataclasses.replace(rank.trainee.place, device=torch.device("meta"))
-        step = RolloutStep(dataclasses.replace(rank.trainee, place=place), batch)
-        step._prepare()
-    for column in (step.masks, step.rollout, list(step.advantages.values()), list(step.returns.values())):
+        step = step_of(rank, dataclasses.replace(rank.trainee, place=place), batch)
+        step.preparation.run()
+    columns = step.context.columns
+    for column in (columns.masks, columns.rollout, list(columns.advantages.values()), list(columns.returns.values())):
         assert len(column) == len(batch.samples)
         assert {tensor.device.type for tensor in column} == {"cpu"}
-    sent = step._of([1, 3], step.advantages)
+    sent = columns.of([1, 3], columns.advantages)
     assert [(tensor.device.type, len(tensor)) for tensor in sent] == [
         ("meta", batch.samples[index].response_length) for index in (1, 3)
     ]
-    shown = step._columns([2])
+    shown = columns.of_user([2])
     tensors = [value for column in shown.values() for value in column if isinstance(value, torch.Tensor)]
     assert len(tensors) >= 4
     assert {tensor.device.type for tensor in tensors} == {"meta"}

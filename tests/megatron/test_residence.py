@@ -15,10 +15,10 @@ from torch import Tensor
 
 from actors.megatron import rank as rank_module
 from actors.megatron import residence
-from actors.megatron.frozen_model import REFERENCE, TEACHER
 from actors.megatron.residence import OwnModel, VisitingModel
 from actors.megatron.trainee import Trainee
 from actors.megatron.weights import digest_tensors, export_hf_weights
+from actors.step.policy import REFERENCE, TEACHER
 from schemas.errors import CheckpointMismatch
 from slime_events.core.training.train_batch import StoredVersion, TrainBatch
 from slime_events.loop.training.past_versions import OLD_ACTOR
@@ -234,13 +234,13 @@ def test_no_pass_gathers_parameters_of_the_policy_meanwhile(
         monkeypatch.setattr(policy, "use_forward_hook", True)
         monkeypatch.setattr(policy, "disable_forward_pre_hook", lambda: calls.append("disable"))
         monkeypatch.setattr(policy, "enable_forward_pre_hook", lambda: calls.append("enable"))
-        score = Trainee.score
+        scores_of = Trainee.scores_of
 
         def noted(*given: Any) -> Any:
             calls.append("pass")
-            return score(*given)
+            return scores_of(*given)
 
-        monkeypatch.setattr(Trainee, "score", noted)
+        monkeypatch.setattr(Trainee, "scores_of", noted)
         rank.train(make_batch())
         assert calls == ["disable", "pass", "enable"]
 

@@ -172,7 +172,7 @@ def test_scoring_packs_by_its_own_limit(tiny: Path, trainer: Trainer, monkeypatc
     monkeypatch.setattr(trainee, "pack", noted)
     with trainer(tiny, **limits) as rank:
         (trained,) = rank.trainee.split(samples, range(len(samples)))
-        rank.trainee.score(rank.trainee.model, samples, range(len(samples)), 1.0)
+        rank.trainee.scores_of(rank.trainee.model, samples, range(len(samples)), 1.0)
     assert max(sum(samples[index].total_length for index in members) for members in trained) > 40 >= max(packed)
     rule = packing_rule(TrainerSettings(**limits), read_architecture(tiny), 1, cpu=False, scoring=True)
     assert rule.max_tokens == 40

@@ -103,7 +103,7 @@ def outcome(rank: Any, batch: MicroBatch) -> tuple[list[Tensor], list[Tensor], T
     """Log-probs and entropies of each sample, and the gradient of a sum of both that has a weight for each token."""
     model = rank.trainee.model
     model.zero_grad_buffer()
-    log_probs, entropy = rank.trainee.log_probs(model, batch, 0.7, entropy_gradient=True)
+    log_probs, entropy = rank.trainee.outputs_of(model, batch, 0.7, entropy_gradient=True)
     weights = torch.linspace(-1.0, 1.0, sum(map(len, log_probs)))
     (torch.cat(log_probs) * weights + torch.cat(entropy) * weights.flip(0)).sum().backward()
     return log_probs, entropy, torch.cat([one.main_grad.flatten() for one in model.parameters()]).clone()
@@ -138,7 +138,7 @@ def test_a_branch_looks_at_its_own_ancestors_alone(tiny: Path, trainer: Trainer)
         samples = [sample_of(f"g-s{number}-0", path, PROMPT, rng) for number, path in enumerate(paths)]
         found = pack_tree(samples, rank.place.device, lambda shared, length: True)
         assert found.token_ids.numel() == 20 + 9 + 9
-        log_probs: Tensor = rank.trainee.log_probs(rank.trainee.model, found, 1.0)[0][0]
+        log_probs: Tensor = rank.trainee.outputs_of(rank.trainee.model, found, 1.0)[0][0]
         return log_probs.detach()
 
     with trainer(tiny) as rank:

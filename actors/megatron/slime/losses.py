@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from actors.megatron.user_functions import sum_of_sample_mean
+from actors.step.user_functions import sum_of_sample_mean
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.algorithms.estimators.gspo import gspo_kl
 from slime_events.algorithms.objective import opsm_mask, policy_objective, token_weights

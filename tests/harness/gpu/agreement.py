@@ -46,7 +46,7 @@ def reference(folder: str, batch: TrainBatch) -> Figures:
 
 def of_rank(rank: TrainerRank, batch: TrainBatch) -> Figures:
     """By our rank: log-probs without a gradient, then a step."""
-    every = rank.trainee.score(rank.trainee.model, batch.samples, range(len(batch.samples)), batch.temperature)
+    every = rank.trainee.scores_of(rank.trainee.model, batch.samples, range(len(batch.samples)), batch.temperature)
     log_probs = torch.cat([every[index].cpu().double() for index in range(len(batch.samples))])
     metrics = rank.train(batch).metrics
     return Figures(log_probs, metrics["loss"], metrics["grad_norm"])

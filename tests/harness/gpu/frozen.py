@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from actors.megatron import rank as rank_module
-from actors.megatron.frozen_model import REFERENCE
+from actors.step.policy import REFERENCE
 from tests.harness.gpu.report import Row
 from tests.harness.gpu.scene import LARGE, MIDDLE, Scene, allocated, lengths_to, make_batch, one_rank, synchronize
 
@@ -40,7 +40,7 @@ def look(scene: Scene) -> None:
                 with residence.present(trainee.model) as model:
                     synchronize()
                     begun = time.perf_counter()
-                    scores = trainee.score(model, batch.samples, indices, 1.0)
+                    scores = trainee.scores_of(model, batch.samples, indices, 1.0)
                     synchronize()
                     ended = time.perf_counter()
                 synchronize()

@@ -169,7 +169,7 @@ def look_logits(scene: Scene) -> None:
                 trainee = rank.trainee
                 forget_peak()
                 before, start = allocated(), time.perf_counter()
-                trainee.score(trainee.model, batch.samples, range(len(batch.samples)), 1.0)
+                trainee.scores_of(trainee.model, batch.samples, range(len(batch.samples)), 1.0)
                 synchronize()
                 figures: Figures = {"more at most, GiB": peak() - before, "seconds": time.perf_counter() - start}
                 Row(title, "without a gradient", figures).say()

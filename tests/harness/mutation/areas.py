@@ -35,7 +35,7 @@ def _found(root: Path, names: tuple[str, ...], pattern: str) -> list[str]:
     return sorted({file.relative_to(root).as_posix() for file in files}.difference(LONG))
 
 
-_STEP = ["rollout_step", "train_dump", "forward", "optimizer"]
+_STEP = ["trained", "trainee", "forward", "optimizer"]
 _INBOX = ["inbox", "inbox_actor", "offered_prompts", "offered_rollouts"]
 _VIEWS = ["export", "lineage", "metrics"]
 _ROUND = ("tests/state", "tests/conductor", "tests/simulation", "tests/replay")

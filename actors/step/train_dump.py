@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from actors.megatron.rollout_step import RolloutStep
+from actors.step.rollout_step import RolloutStep
 from slime_events.analysis.export.files import write_file
 from slime_events.analysis.export.sample import OURS
 from slime_events.core.training.train_batch import TrainBatch, TrainSample
@@ -21,7 +21,7 @@ from slime_events.core.training.train_batch import TrainBatch, TrainSample
 
 def save_train_dump(step: RolloutStep, batch: TrainBatch, path: str) -> None:
     """Write the dump of a step that was run; collective, rank 0 writes. Raises StoreUnavailable, NoSpace."""
-    place = step.trainee.place
+    place = step.context.policy.place
     if place.tensor.rank() != 0:
         return  # ranks of a tensor parallel group have the same columns
     shards = [_shard(step)]
@@ -47,28 +47,33 @@ def save_train_dump(step: RolloutStep, batch: TrainBatch, path: str) -> None:
 
 def _shard(step: RolloutStep) -> dict[str, Any]:
     """Return this rank's shard. `partition` indexes the batch, `micro_batch_indices` indexes `partition`."""
-    data, passes = step.trainee.place.data, set(step.passes)
-    unmoved = set(step.kept) - set(step.passing(step.kept))
+    place, plan, columns = step.context.policy.place, step.context.plan, step.context.columns
+    data, passes = place.data, set(plan.passes)
+    unmoved = set(plan.kept) - set(plan.passing(plan.kept))
     mine = sorted(passes | {index for index in unmoved if index % data.size() == data.rank()})
     where = {index: place for place, index in enumerate(mine)}
-    columns = {"log_probs": step.old | step.before, "ref_log_probs": step.reference, "advantages": step.advantages}
-    columns["teacher_log_probs"] = step.teacher
+    by_name = {
+        "log_probs": columns.old | columns.before,
+        "ref_log_probs": columns.reference,
+        "advantages": columns.advantages,
+        "teacher_log_probs": columns.teacher,
+    }
     if step.critic is not None:
-        columns |= {"values": step.values, "returns": step.returns}
+        by_name |= {"values": columns.values, "returns": columns.returns}
     return {
-        "rank": step.trainee.place.rank,
+        "rank": place.rank,
         "data_parallel_rank": data.rank(),
         "sample_indices": mine,
         "partition": mine,
-        "num_microbatches": [len(batches) for batches in step.micro_batches],
+        "num_microbatches": [len(batches) for batches in plan.micro_batches],
         "micro_batch_indices": [
-            [where[index] for index in members] for batches in step.micro_batches for members in batches
+            [where[index] for index in members] for batches in plan.micro_batches for members in batches
         ],
-        "global_batch_sizes": [optimizer_step.rollouts for optimizer_step in step.steps],
+        "global_batch_sizes": [optimizer_step.rollouts for optimizer_step in plan.steps],
         # Copies, since a view would store the values of its whole micro batch.
         "tokens_of": {
             name: {index: values[index].detach().cpu().clone() for index in mine if index in values}
-            for name, values in columns.items()
+            for name, values in by_name.items()
         },
     }
 

@@ -1,10 +1,7 @@
 """A user's loss and advantages on a rank: columns under slime's names, and checks of what the functions return."""
 
-from __future__ import annotations
-
-import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -14,10 +11,6 @@ from slime_events.algorithms.objective import token_weights
 from slime_events.algorithms.segments import Segments
 from slime_events.core.training.train_batch import TrainSample
 from slime_events.plugins.trainer_points import UserFunction
-
-if TYPE_CHECKING:  # a user's file imports this by slime's names, and is looked at before a run needs Megatron
-    from actors.megatron.forward import Packed
-    from actors.megatron.trainee import Trainee
 
 PerSample = Mapping[int, Tensor]
 """A column by index of the sample, float [response] each."""
@@ -115,17 +108,6 @@ def _plain(name: str, entry: Any) -> object:
     if name in BY_TOKEN:
         return entry.detach().int() if name == "loss_masks" else entry.detach().float()
     return entry.detach() if isinstance(entry, Tensor) else entry
-
-
-def whole_logits(trainee: Trainee, packed: Packed) -> Tensor:
-    """Return the logits of all positions, float32 [1, tokens, vocabulary / tensor parallel ranks].
-
-    They are not divided by the temperature.
-    """
-    every = copy.copy(packed.packed)
-    every.rows = None
-    logits: Tensor = trainee.model(packed.token_ids, packed.position_ids, None, packed_seq_params=every)
-    return logits.float()
 
 
 def sum_of_sample_mean(

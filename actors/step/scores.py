@@ -6,15 +6,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from actors.megatron.frozen_model import PREFIXES, TEACHER
-from actors.megatron.trainee import Trainee
+from actors.step.policy import TEACHER, Frozen, OfSamples, Policy
+from actors.step.step_settings import StepSettings
 from schemas.errors import TrainerError
 from slime_events.core.training.train_batch import TrainBatch, TrainSample
 from slime_events.loop.training.past_versions import OLD_ACTOR
-from slime_events.plugins.trainer_points import BEFORE_LOG_PROB
-
-OfSamples = dict[int, Tensor]
-"""Log-probs by index into the batch, float32 [response] each, in host memory."""
 
 
 class Scores:
@@ -24,8 +20,16 @@ class Scores:
     are not needed.
     """
 
-    def __init__(self, trainee: Trainee, batch: TrainBatch, kept: Sequence[int], entropies: OfSamples | None) -> None:
-        self._trainee, self._batch, self._kept, self._entropies = trainee, batch, kept, entropies
+    def __init__(
+        self,
+        policy: Policy,
+        settings: StepSettings,
+        batch: TrainBatch,
+        kept: Sequence[int],
+        entropies: OfSamples | None,
+    ) -> None:
+        self._policy, self._settings, self._batch = policy, settings, batch
+        self._kept, self._entropies = kept, entropies
 
     @property
     def has_older(self) -> bool:
@@ -34,7 +38,7 @@ class Scores:
 
     def shared(self, scores: OfSamples) -> OfSamples:
         """Gather the scores of all kept samples from all ranks; collective. scores: this rank's."""
-        place = self._trainee.place
+        place = self._policy.place
         lengths = [self._batch.samples[index].response_length for index in self._kept]
         flat = torch.zeros(sum(lengths))
         views = dict(zip(self._kept, torch.split(flat, lengths), strict=True))
@@ -49,15 +53,14 @@ class Scores:
 
     def policy(self, indices: Sequence[int]) -> OfSamples:
         """Return log-probs under the current policy."""
-        trainee, batch = self._trainee, self._batch
-        trainee.functions.notify(BEFORE_LOG_PROB, [trainee.model], "")
-        return trainee.score(trainee.model, batch.samples, indices, batch.temperature, self._entropies)
+        batch = self._batch
+        return self._policy.score(batch.samples, indices, batch.temperature, self._entropies)
 
     def old(self, indices: Sequence[int]) -> OfSamples:
         """Return log-probs under the version that sampled each token, if that version is kept, else the policy."""
         scores = self.policy(indices)
         for stored in self._batch.old:
-            self._trainee.frozen[OLD_ACTOR].become(stored, self._trainee.model)
+            self._model(OLD_ACTOR).become(stored)
             spans = {
                 index: [span for span in self._batch.samples[index].spans if span.version == stored.version]
                 for index in indices
@@ -71,17 +74,17 @@ class Scores:
 
     def frozen(self, name: str, indices: Sequence[int]) -> OfSamples:
         """Return log-probs under a frozen model. Raises TrainerError if the trainer was built without it."""
-        trainee, batch = self._trainee, self._batch
-        frozen = trainee.frozen.get(name)
-        if frozen is None:
+        return self._model(name).score(self._batch.samples, indices, self._batch.temperature)
+
+    def _model(self, name: str) -> Frozen:
+        model = self._policy.frozen_model(name)
+        if model is None:
             raise TrainerError(f"the settings need log-probs of the {name}, but the trainer was built without it")
-        with frozen.residence.present(trainee.model) as model:
-            trainee.functions.notify(BEFORE_LOG_PROB, [model], PREFIXES[name])
-            return trainee.score(model, batch.samples, indices, batch.temperature)
+        return model
 
     def teacher(self, indices: Sequence[int]) -> OfSamples:
         """Return log-probs under the ranks' teacher, or those recorded by graders. Raises TrainerError without them."""
-        if self._trainee.algorithm.opd_type != "sglang":
+        if self._settings.algorithm.opd_type != "sglang":
             return self.frozen(TEACHER, indices)
         return {index: torch.tensor(_recorded(self._batch.samples[index])) for index in indices}
 
