@@ -26,8 +26,8 @@ from serve_apps.http.gateway.session_views import SealWish, SessionWish, opened_
 from serve_apps.http.gateway.settings import GatewaySettings
 from serve_apps.http.gateway.sources import Scope, Sources
 from serve_apps.rollouts.agents.dialects import PATHS
+from serve_apps.rollouts.agents.dialects.messages import Messages
 from serve_apps.rollouts.agents.live_session import TurnRefused
-from serve_apps.rollouts.agents.reading import Requests
 from serve_apps.rollouts.agents.sealing import Verdict
 from slime_events.core.run.participant import Participant
 from slime_events.core.sessions.session import Limits, OpenTurn, Session
@@ -72,12 +72,8 @@ class Sessions:
     async def seal(self, name: str, verdict: Verdict) -> None:
         self._said("seal", name, verdict)
 
-    @property
-    def turns(self) -> Any:
-        return SimpleNamespace(requests=SimpleNamespace(of=lambda _: Requests()))
-
-    async def count(self, name: str, asked: Any, size: int) -> int:
-        self._said("count", name, size)
+    async def count_tokens(self, name: str, dialect: Messages, path: str, body: bytes) -> int:
+        self._said("count", name, dialect.name, path, body)
         return 7
 
 
@@ -286,7 +282,7 @@ async def test_tokens_of_a_prompt_are_counted(scene: Scene) -> None:
     async with scene.client(agent) as client:
         answer = await client.post("/v1/messages/count_tokens", content=body)
     assert answer.json() == {"input_tokens": 7}
-    assert scene.sessions.asked == [("count", NAME, len(body))]
+    assert scene.sessions.asked == [("count", NAME, "messages", "/v1/messages/count_tokens", body)]
 
 
 @pytest.mark.parametrize(
