@@ -85,6 +85,13 @@ async def test_a_sample_token_by_token() -> None:
     assert "step 1 -> weight version 2" in shown.text
 
 
+async def test_a_sample_without_its_request_is_shown_without_tokens() -> None:
+    log = await made.log(made.started(), made.completed("g-s0", [5, 6], text="six"), run="part")
+    shown = await view_of(log, Question(sample="g-s0"), unpack)
+    assert (shown.facts["text"], shown.facts["length"], shown.facts["tokens"]) == ("six", 2, [])
+    assert "six" in shown.text
+
+
 async def test_a_long_token_table_is_cut_in_the_middle() -> None:
     shown = await _answer(sample="inbox-aa-s1", tokens=2)
     assert "1 tokens in the middle are not shown" in shown.text

@@ -51,9 +51,10 @@ async def read_sample_view(log: Readable, name: str, fetch: Fetch) -> SampleView
     await lookup.lifetime()
     checkpoint = (lookup.run.settings.get("engine") or {}).get("hf_checkpoint")
     decode = text_decoder(checkpoint)
-    trajectory = trajectories.by_sample[sample.sample]
+    trajectory = trajectories.by_sample.get(sample.sample)  # a log without the request has no trajectory
     step = lookup.run.groups[sample.group].step
-    if batch := lookup.run.steps.get(step) if step is not None else None:
+    batch = lookup.run.steps.get(step) if step is not None else None
+    if batch is not None and trajectory is not None:
         masks = BatchMasks(batch.sealed.event, fetch)
         trajectory.loss_mask = masks.of(sample.sample, trajectory.loss_mask, trajectory.length)
     return view_sample(
