@@ -6,14 +6,14 @@ outside `SchemaError`. The writer raises `UnwritableEvent`, also for a value tha
 MessagePack would encode it, but no reader would accept it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated, Union
 
 import msgspec
 
 from schemas.doc import doc
 from schemas.envelope import Envelope
-from schemas.errors import DamagedEvent, UnknownEventType, UnknownSchemaVersion, UnwritableEvent
+from schemas.errors import DamagedEvent, SchemaError, UnknownEventType, UnknownSchemaVersion, UnwritableEvent
 from schemas.event import Event, type_of
 from schemas.readable import check_readable
 from schemas.registry import BY_TYPE, EVENT_CLASSES
@@ -119,13 +119,25 @@ def decode_whole(data: bytes) -> WholeEnvelope | Envelope:
     return whole if whole.schema == event.SCHEMA else _decode_apart(data)
 
 
-def decode_each(datas: Iterable[bytes]) -> Sequence[WholeEnvelope] | None:
-    """Return the stored envelopes, or None if any record is not an event with a known shape: use `decode` then."""
+def decode_each(datas: Iterable[bytes]) -> list[WholeEnvelope] | None:
+    """Return the stored envelopes, or None if any record is not an event with a known shape: use `decode` then.
+
+    Events of another schema are decoded wrongly: call `decode_older` for them.
+    """
     read = _whole.decode
     try:
         return [read(data) for data in datas]
     except _UNREADABLE:
         return None
+
+
+def decode_older(whole: WholeEnvelope, data: bytes) -> WholeEnvelope | None:
+    """Return the envelope of a record with an older schema, with today's event; None if it cannot be read."""
+    try:
+        event = _decode_apart(data).event
+    except SchemaError:
+        return None
+    return msgspec.structs.replace(whole, schema=event.SCHEMA, event=event)
 
 
 def enclosed(head: StoredEnvelope | Envelope, event: Event) -> Envelope:

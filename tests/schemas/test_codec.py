@@ -15,6 +15,7 @@ from schemas.arrays import pack_log_probs, pack_tokens
 from schemas.codec import decode, decode_whole, encode
 from schemas.envelope import Envelope, enclose
 from schemas.errors import DamagedEvent, SchemaError, UnknownEventType, UnknownSchemaVersion, UnwritableEvent
+from schemas.foreign import all_events
 from schemas.registry import EVENT_CLASSES
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import Maker, RolloutProgressed, TurnEnd
@@ -104,6 +105,21 @@ def test_a_request_of_the_first_schema_has_its_maker(former: dict[str, Any], gro
     assert decode(old).event == msgspec.structs.replace(request, maker=maker, **kept)
     whole = decode_whole(old)
     assert (whole.id, whole.event) == (plain["id"], decode(old).event)
+
+
+def test_many_records_of_several_schemas_are_read_together() -> None:
+    envelopes = [enclose("r", made.requested(f"g-s{n}", maker=Maker.AGENT), at=1, producer="p") for n in range(3)]
+    datas = [encode(envelope) for envelope in envelopes]
+    former = _as_map(envelopes[1]) | {"schema": 1}
+    del former["event"]["maker"]
+    former["event"]["agents"] = True
+    subjects, ids = [one.subject for one in envelopes], [one.id for one in envelopes]
+    datas[1] = msgspec.msgpack.encode(former)
+    read = all_events("r", subjects, ids, datas)
+    assert read is not None
+    assert [(one.id, one.event) for one in read] == [(one.id, one.event) for one in envelopes]
+    datas[1] = msgspec.msgpack.encode(former | {"schema": 3})
+    assert all_events("r", subjects, ids, datas) is None, "a newer one is judged by itself"
 
 
 def _only_schema_errors(data: bytes) -> None:
