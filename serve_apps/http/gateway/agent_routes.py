@@ -12,6 +12,7 @@ POST /v1/...                               agent's key, in header same; the key 
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
@@ -150,22 +151,17 @@ class TurnRoute:
         self._agents, self._dialect, self._settings = agents, dialect, settings
 
     async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
-        response = await _turn(self._agents, Request(scope, receive), self._dialect, self._settings)
+        request = Request(scope, receive)
+        response = await _answered(self._dialect, request, self._agents, partial(self._answer, request))
         await response(scope, receive, send)
 
-
-async def _turn(agents: AgentAccess, request: Request, dialect: "Dialect", settings: GatewaySettings) -> Response:
-    """Answer one request of an agent."""
-
-    async def answer(session: str) -> Response:
-        sessions = await agents.desk.sessions()
-        body = await _agent_body(request, sessions, settings)
+    async def _answer(self, request: Request, session: str) -> Response:
+        sessions, dialect = await self._agents.desk.sessions(), self._dialect
+        body = await _agent_body(request, sessions, self._settings)
         turn = await sessions.open_turn(session, dialect, request.url.path, body, request.headers)
         if turn.request.stream:
             return StreamingResponse(_streamed(turn, dialect), media_type="text/event-stream")
         return _json(dialect.whole(turn.request, await turn.answer()))
-
-    return await _answered(dialect, request, agents, answer)
 
 
 async def _agent_body(request: Request, sessions: "Sessions", settings: GatewaySettings) -> bytes:

@@ -128,10 +128,7 @@ async def _take_in(request: Request, run: GatewayRun, settings: GatewaySettings,
     if says_more(request, settings.max_body):
         raise Refused(413, f"a request is limited to {settings.max_body:,} bytes: split it into several requests")
 
-    async def send(data: bytes) -> InboxReply:
-        return await run.send(data, sender, kind)
-
-    inbox = InboxClient(send, await run.max_bytes(), again_s=())
+    inbox = InboxClient(partial(run.send, sender=sender, kind=kind), await run.max_bytes(), again_s=())
     key = request.headers.get("idempotency-key")
     taken = await submit(request.stream(), inbox, media=media, key=key, most=settings.max_body, kind=kind)
     if taken.errors:  # the answer has all of them, the refusal log only the first
