@@ -138,6 +138,20 @@ def test_long_texts_are_shown_where_they_differ(tmp_path: Path, capsys: pytest.C
     assert "second" in line
 
 
+def test_control_characters_of_prompts_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "\x1b]0;title\x07 \u202e\r\nstep 9, digest: forged"
+    log = changed(events(), PromptSubmitted, text=hostile)
+    log = changed(log, RewardAssigned, grader=hostile, value=0.5)
+    where = [
+        made.archived(tmp_path, made.recorded(*of_run, run=name)) for name, of_run in (("a", events()), ("b", log))
+    ]
+    for words in ([], ["--json"]):
+        assert run_command(["compare", *where, *words]) == 1
+        out = capsys.readouterr().out
+        assert not {"\x1b", "\x07", "\r", "\u202e"} & set(out)
+        assert not any(line.startswith("step 9") for line in out.splitlines())
+
+
 def test_a_run_that_is_not_there(archives: list[str]) -> None:
     with pytest.raises(RunNotFound):
         run_command(["compare", archives[0], f"{archives[0]}-other"])
