@@ -21,6 +21,7 @@ from storage.nats.ports import free_port
 from tests.cli.invoke import command
 from tests.run.cheap import Parts, cheap_parts
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
+from tests.scripted_engine import Script
 
 RUN = "live"
 ANSWER_S = 60.0
@@ -93,7 +94,8 @@ def test_what_was_answered_survives_the_gateway(tmp_path: Path, capsys: pytest.C
             found.update(await send_and_kill(run, client, port, kills))
         os.kill(os.getpid(), signal.SIGTERM)
 
-    with cheap_parts(Parts()):
+    slow = Script(chunk=4, seconds_per_chunk=0.2)  # the run lasts as long as the gateways: it need not make many steps
+    with cheap_parts(Parts(script=slow)):
         asyncio.run(run_with(tiny(tmp_path, RUN, rollout={"num_rollout": 100_000}), produce))
     taken = [one for one in of(events_of(run), PromptSubmitted) if one.dataset == "inbox"]
     assert {one.source.key: one.group for one in taken} == found

@@ -19,15 +19,17 @@ from tests.storage.stores import StoreUrl
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A NATS server for all tests of this folder, each of which has a run of its own on it."""
     server = asyncio.run(NatsServer.start(tmp_path_factory.mktemp("nats")))
     yield server
     asyncio.run(server.stop())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    """Three NATS servers that keep a log together, for all tests of this folder."""
     cluster = asyncio.run(NatsCluster.start(tmp_path_factory.mktemp("cluster")))
     yield cluster
     asyncio.run(cluster.stop())

@@ -1,19 +1,23 @@
 """All back-ends, and JetStream with either client.
 
-One NATS server and one cluster of three for the whole session, a new run for each test.
+One NATS server and one cluster of three for all tests of tests/storage, a new run for each test.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import nats
 import pytest
+from nats.js.errors import NotFoundError
 
+from schemas.subjects import stream_name
 from storage.jetstream.client import PLAIN, PlainClient
 from storage.jetstream.fast_client import FastClient
 from storage.jetstream.log import JetStreamLog
@@ -75,6 +79,16 @@ async def opened(backend: Backend, request: pytest.FixtureRequest) -> AsyncItera
     yield open_log
     for log in logs:
         await log.close()
+    if backend.url is not None:
+        await remove_stream(backend.url, run)
+
+
+async def remove_stream(url: str, run: str) -> None:
+    """Remove a run's log from its servers, if it is there: the copies of a cluster send heartbeats as long as it is."""
+    client = await nats.connect(url.split(","))
+    with contextlib.suppress(NotFoundError):
+        await client.jetstream().delete_stream(stream_name(run))
+    await client.close()
 
 
 @pytest.fixture
@@ -85,6 +99,8 @@ async def log(opened: Open) -> EventLog:
 @pytest.fixture
 async def stream(server: NatsServer) -> AsyncIterator[JetStreamLog]:
     """A log on JetStream, for what only it can suffer."""
-    log = await JetStreamLog.open(server.url, f"test-{next(_runs)}")
+    run = f"test-{next(_runs)}"
+    log = await JetStreamLog.open(server.url, run)
     yield log
     await log.close()
+    await remove_stream(server.url, run)
