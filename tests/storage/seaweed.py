@@ -80,7 +80,9 @@ class Seaweed:
     def _wait(self) -> None:
         end = time.monotonic() + READY_S
         own = {"key": self._key, "secret": self._secret} if self._key else {}
-        files = fsspec.filesystem("s3", **(options_of(self.port) | own), skip_instance_cache=True)
+        # A server that is starting may accept a request and never answer it. By default that is five times a minute.
+        client = {"read_timeout": 5, "connect_timeout": 1, "retries": {"max_attempts": 0}}
+        files = fsspec.filesystem("s3", **(options_of(self.port, **client) | own), skip_instance_cache=True)
         while True:
             try:
                 with contextlib.suppress(FileExistsError):
