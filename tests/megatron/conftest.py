@@ -16,6 +16,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.plugins.trainer_points import rank_args
 from tests import made
 from tests.megatron.tiny import make_model, settings_for
+from tests.megatron.two_processes import RankPair
 
 torch.set_num_threads(1)
 
@@ -26,6 +27,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     make_model(folder)
     return folder
+
+
+@pytest.fixture(scope="package")
+def rank_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPair]:
+    """Two processes for all tests of two ranks in this folder, one module after another."""
+    with RankPair(tmp_path_factory.mktemp("pair")) as pair:
+        yield pair
 
 
 @pytest.fixture

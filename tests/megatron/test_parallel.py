@@ -14,14 +14,16 @@ from actors.trainer.ranks import rendezvous_address
 from storage.weights.files import open_checkpoint
 from storage.weights.store import WeightStore, verify
 from tests.megatron.ranks import ALGORITHMS, PARALLEL, run
-from tests.megatron.two_processes import run_two
+from tests.megatron.two_processes import RankPair
 
 
 @pytest.fixture(scope="module")
-def two_ranks(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+def two_ranks(
+    tiny: Path, rank_pair: RankPair, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[dict[str, Any]]]:
     """The folder with what the ranks wrote, and each rank's figures."""
     out = tmp_path_factory.mktemp("ranks")
-    run_two("tests.megatron.ranks", tiny, out)
+    rank_pair.run("tests.megatron.ranks", tiny, out)
     return out, [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 

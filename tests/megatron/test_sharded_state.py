@@ -20,13 +20,15 @@ from schemas.errors import InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
 from tests.megatron.sharded import CASES, SHARED, run
 from tests.megatron.tiny import make_batch
-from tests.megatron.two_processes import run_two
+from tests.megatron.two_processes import RankPair
 
 Found = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def trained(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found, list[Found]]:
+def trained(
+    tiny: Path, rank_pair: RankPair, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Found, list[Found]]:
     """The folder of checkpoints, what one rank found, and what each of two ranks found after it."""
     out = tmp_path_factory.mktemp("sharded")
     alone = {
@@ -34,7 +36,7 @@ def trained(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
         for case, kind in itertools.product(CASES, SHARED)
         if "parallel" not in " ".join(CASES[case])
     }
-    run_two("tests.megatron.sharded", tiny, out)
+    rank_pair.run("tests.megatron.sharded", tiny, out)
     return out, json.loads(json.dumps(alone)), [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -1,29 +1,100 @@
-"""Two processes of a module that meet over gloo."""
+"""`RankPair`: two processes that run a module's `main` as two ranks, which meet over gloo.
+
+`python -m tests.megatron.two_processes` is such a process: it reads jobs from its input, one a line.
+"""
 
 from __future__ import annotations
 
+import faulthandler
+import importlib
+import json
 import os
+import select
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Self
 
-DEADLINE = 300.0
+DEADLINE_S = 300.0
+END_S = 10.0
+DONE = b"done\n"
+
+
+class RankPair:
+    """Two processes that run one module after another: their imports take seconds. They start with the first module,
+    and again after one that failed. logs: the folder with the errors of each."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = [logs / f"rank{rank}.log" for rank in range(2)]
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def run(self, module: str, model: Path, out: Path) -> None:
+        """Run `main` of the module with the words `model out rank`, for ranks 0 and 1; both have to end well."""
+        if not self._processes:
+            self._processes = [_start(log) for log in self._logs]
+        for rank, process in enumerate(self._processes):
+            assert process.stdin is not None
+            process.stdin.write(json.dumps([module, str(model), str(out), str(rank)]).encode() + b"\n")
+            process.stdin.flush()
+        end = time.monotonic() + DEADLINE_S
+        answers = [_answer(process, end) for process in self._processes]
+        if answers != [DONE, DONE]:
+            self._end()
+            raise AssertionError("\n".join(log.read_text()[-3000:] for log in self._logs))
+
+    def _end(self) -> None:
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self._processes:
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes = []
 
 
 def run_two(module: str, model: Path, out: Path) -> None:
-    """Run `python -m module model out rank` for ranks 0 and 1; both have to end well."""
+    """Run a module on a pair of its own, whose errors are in `out`."""
+    with RankPair(out) as pair:
+        pair.run(module, model, out)
+
+
+def _start(log: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-m", module, str(model), str(out)]
-    logs = [out / f"rank{rank}.log" for rank in range(2)]
-    processes = []
-    for rank, log in enumerate(logs):
-        with log.open("w") as stderr:
-            processes.append(subprocess.Popen([*command, str(rank)], env=environment, stderr=stderr))
-    try:
-        for process in processes:
-            process.wait(timeout=DEADLINE)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(log.read_text()[-3000:] for log in logs)
+    command = [sys.executable, "-m", "tests.megatron.two_processes"]
+    with log.open("wb") as errors:
+        return subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
+        )
+
+
+def _answer(process: subprocess.Popen[bytes], end: float) -> bytes:
+    """Return the answer to a job; empty at the deadline, or if the process has ended."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))
+    return process.stdout.readline() if ready else b""
+
+
+def main() -> None:
+    """Run jobs until the input is closed. An error ends the process."""
+    with os.fdopen(os.dup(1), "wb", buffering=0) as answers:
+        os.dup2(2, 1)  # what a module prints is no answer
+        for line in sys.stdin:
+            module, *words = json.loads(line)
+            sys.argv = [module, *words]
+            importlib.import_module(module).main()
+            faulthandler.cancel_dump_traceback_later()
+            answers.write(DONE)
+
+
+if __name__ == "__main__":
+    main()
