@@ -12,9 +12,9 @@ class Clock:
         self._time, self._ahead = loop.time, 0.0
 
     def time(self) -> float:
-        """As `loop.time`."""
+        """Return the time, as `loop.time` does."""
         return self._time() + self._ahead
 
     def forward(self, seconds: float) -> None:
-        """What is due within so many seconds is due now."""
+        """Make due now what is due within `seconds`."""
         self._ahead += seconds

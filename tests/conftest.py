@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Define fixtures and settings for all tests."""
 
 from __future__ import annotations
 

@@ -18,5 +18,5 @@ def fields_of_plan(changes: Mapping[str, Any], sampling: Sampling) -> dict[str, 
     if "checkpoint_every" in fields:
         fields["saves"] = SaveSteps(fields.pop("checkpoint_every"))
     names, samples = fields.pop("eval_names", ()), fields.pop("eval_samples", 1)
-    one = EvalPlan(sampling=fields.pop("eval_sampling", None) or fields.get("sampling", sampling), samples=samples)
-    return {"evals": dict.fromkeys(names, one), **fields}
+    plan = EvalPlan(sampling=fields.pop("eval_sampling", None) or fields.get("sampling", sampling), samples=samples)
+    return {"evals": dict.fromkeys(names, plan), **fields}

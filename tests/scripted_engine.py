@@ -18,11 +18,11 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """How the engine behaves. Seconds are of the running loop; faults are given, not random.
+    """Define how the engine behaves. Seconds are of the running loop; faults are listed, not random.
 
     chunk: tokens per delta. seconds_per_chunk: delay before each delta. eos: token that ends a response, or None;
-    stop_chance: chance of it per position. die_after_tokens: the engine dies after so many tokens.
-    start_error, update_error: the error of the next start or update. refused: request ids and the reason.
+    stop_chance: chance of it per position. die_after_tokens: the engine dies after this number of tokens. start_error,
+    update_error: the error of the next start or update. refused: request ids and the reason.
     """
 
     chunk: int = 16

@@ -1,6 +1,6 @@
-"""What no command reaches: product modules that nothing imports, public functions and classes that nothing names.
+"""Find what no command reaches: product modules that nothing imports, public functions and classes that nothing names.
 
-By names alone, without running anything: what product code uses anywhere counts as reached, and so does what the pages
+It reads names, without running anything: what product code uses anywhere counts as reached, and so does what the pages
 of `docs/` show to users. A module that is kept for a part that is not wired in yet says so in its constant `AWAITS`.
 """
 
@@ -57,8 +57,8 @@ class Module:
 
     @property
     def awaits(self) -> bool:
-        assigned = (one for node in self.tree.body if isinstance(node, ast.Assign) for one in node.targets)
-        return any(isinstance(one, ast.Name) and one.id == "AWAITS" for one in assigned)
+        assigned = (target for node in self.tree.body if isinstance(node, ast.Assign) for target in node.targets)
+        return any(isinstance(target, ast.Name) and target.id == "AWAITS" for target in assigned)
 
     @property
     def is_entry(self) -> bool:
@@ -67,16 +67,16 @@ class Module:
 
     @classmethod
     def of(cls, tree: ast.Module) -> Module:
-        found = cls(tree)
+        module = cls(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
-                found.imports |= {alias.name for alias in node.names}
+                module.imports |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
-                found.imports |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+                module.imports |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
             else:
-                _count(node, found.uses, found.texts)
-        found.imports |= {text.partition(":")[0] for text in found.texts}
-        return found
+                _count(node, module.uses, module.texts)
+        module.imports |= {text.partition(":")[0] for text in module.texts}
+        return module
 
 
 def _count(node: ast.AST, uses: Counter[str], texts: set[str]) -> None:
@@ -93,21 +93,21 @@ def _count(node: ast.AST, uses: Counter[str], texts: set[str]) -> None:
 
 @cache
 def modules() -> dict[str, Module]:
-    found = {}
+    by_name = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-            found[name] = Module.of(parsed(path))
-    table = found[SLIME_MODULES_HERE]
+            by_name[name] = Module.of(parsed(path))
+    table = by_name[SLIME_MODULES_HERE]
     for target in (target for names in SLIME_MODULES.values() for target in names.values()):
         _count(ast.Constant(target), table.uses, table.texts)
     table.imports |= {text.partition(":")[0] for text in table.texts}
-    return found
+    return by_name
 
 
 @cache
 def pages() -> str:
-    """What users read."""
+    """Return the text of all pages for users."""
     return "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").rglob("*.md")))
 
 
@@ -122,16 +122,16 @@ def entry_points() -> set[str]:
 
 
 def test_every_module_is_reached_from_a_command() -> None:
-    known, waiting = modules(), entry_points()
+    every_module, waiting = modules(), entry_points()
     reached: set[str] = set()
     while waiting:
         name = waiting.pop()
-        if name in known and name not in reached:
+        if name in every_module and name not in reached:
             reached.add(name)
-            waiting |= {*known[name].imports, name.rpartition(".")[0]}
-    unreached = {name for name, module in known.items() if name not in reached and module.tree.body}
+            waiting |= {*every_module[name].imports, name.rpartition(".")[0]}
+    unreached = {name for name, module in every_module.items() if name not in reached and module.tree.body}
     assert unreached - AWAITED == FOR_TESTS.keys(), "delete them, or say what they await"
-    assert {name for name, module in known.items() if module.awaits} == AWAITED
+    assert {name for name, module in every_module.items() if module.awaits} == AWAITED
     assert unreached >= AWAITED, "wired in: they await nothing any more"
 
 
@@ -140,11 +140,11 @@ def test_files_that_only_the_names_of_slime_need_are_in_folders_of_that_name() -
         return ".slime." in name
 
     answering = {home for answers in ANSWERED_BY.values() for home in answers}
-    used = {imported for name, one in modules().items() if not in_wing(name) for imported in one.imports}
+    used = {imported for name, module in modules().items() if not in_wing(name) for imported in module.imports}
     by_path = {target.partition(":")[0] for target in SLIME_PATHS.values()}
     assert {home for home in answering - used - by_path if not in_wing(home)} == set()
     helping = {imported for home in answering for imported in modules()[home].imports}
-    kept = {name for name, one in modules().items() if in_wing(name) and one.tree.body}
+    kept = {name for name, module in modules().items() if in_wing(name) and module.tree.body}
     assert kept - answering - helping - {SLIME_MODULES_HERE} == set()
 
 
@@ -156,13 +156,15 @@ def definitions(module: Module) -> Iterator[tuple[Definition, ast.ClassDef | Non
         if not node.name.startswith("_"):
             yield node, None
         if isinstance(node, ast.ClassDef):
-            inner = (one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
-            yield from ((one, node) for one in inner if not one.name.startswith("_"))
+            inner = (function for function in node.body if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef))
+            yield from ((function, node) for function in inner if not function.name.startswith("_"))
 
 
 @cache
 def classes() -> dict[str, ast.ClassDef]:
-    return {node.name: node for one in modules().values() for node in one.tree.body if isinstance(node, ast.ClassDef)}
+    return {
+        node.name: node for module in modules().values() for node in module.tree.body if isinstance(node, ast.ClassDef)
+    }
 
 
 def is_called_from_outside(node: ast.ClassDef) -> bool:
@@ -179,7 +181,7 @@ def is_called_from_outside(node: ast.ClassDef) -> bool:
 
 def given_to_users() -> set[str]:
     """Classes and functions that users import: the public API, what tables and docs name."""
-    named = {text.partition(":")[2] for one in modules().values() for text in one.texts if ":" in text}
+    named = {text.partition(":")[2] for module in modules().values() for text in module.texts if ":" in text}
     return modules()["slime_events"].texts | named | set(re.findall(r"\w\.(\w+)[(`]", pages()))
 
 
@@ -203,7 +205,7 @@ def test_every_public_name_is_used_by_product_code() -> None:
         for node, owner in definitions(module) if name not in AWAITED | FOR_TESTS.keys() else ():
             if node.name in public or (owner and owner.name in public) or is_used(node, everywhere):
                 continue
-            registered = any(isinstance(one, ast.Call) for one in node.decorator_list)
+            registered = any(isinstance(decorator, ast.Call) for decorator in node.decorator_list)
             if not registered and not (owner and is_called_from_outside(owner)):
                 unreached.append(f"{name}:{owner.name + '.' if owner else ''}{node.name}")
     assert unreached == []

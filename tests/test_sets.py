@@ -25,30 +25,34 @@ OF_CUDA = re.compile(r"nvidia-|cuda-|triton$")
 
 def pins(name: str) -> dict[str, str]:
     """The exact versions of requirements/`name`.txt, with those that it includes."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for line in (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("-c "):
-            found |= pins(line.removeprefix("-c ").removesuffix(".txt"))
+            versions |= pins(line.removeprefix("-c ").removesuffix(".txt"))
         elif line and not line.startswith("#"):
             package, _, version = line.partition("==")
-            assert canonicalize_name(package) not in found, f"{package} is pinned twice"
-            found[canonicalize_name(package)] = version
-    return found
+            assert canonicalize_name(package) not in versions, f"{package} is pinned twice"
+            versions[canonicalize_name(package)] = version
+    return versions
 
 
-def unmet(wanted: list[Requirement], pinned: dict[str, str]) -> list[str]:
-    """Those that `pinned` does not meet on Linux, without extras."""
-    here = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
-    missing = [str(one) for one in here if canonicalize_name(one.name) not in pinned]
+def unmet(requirements: list[Requirement], pinned: dict[str, str]) -> list[str]:
+    """Return the requirements that `pinned` does not meet on Linux, without extras."""
+    here = [
+        requirement
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    ]
+    missing = [str(requirement) for requirement in here if canonicalize_name(requirement.name) not in pinned]
     return missing + [
-        f"{one} is pinned to {version}"
-        for one in here
-        if (version := pinned.get(canonicalize_name(one.name))) and not one.specifier.contains(version)
+        f"{requirement} is pinned to {version}"
+        for requirement in here
+        if (version := pinned.get(canonicalize_name(requirement.name))) and not requirement.specifier.contains(version)
     ]
 
 
 def own(extra: str) -> list[Requirement]:
-    """What this package asks for with an extra, and what its tests do."""
+    """Return the requirements of this package with an extra, and those of its tests."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras, development = project["project"]["optional-dependencies"], project["dependency-groups"]["dev"]
     texts = [*project["project"]["dependencies"], *(text for text in development if isinstance(text, str))]
@@ -63,9 +67,9 @@ def test_a_set_meets_what_this_package_asks_for(name: str) -> None:
 
 
 def test_the_gpu_set_meets_what_sglang_asks_for_and_the_cpu_set_does_not() -> None:
-    wanted = [Requirement(text) for text in metadata.requires("sglang") or ()]
-    assert unmet(wanted, pins("gpu")) == []
-    differing = {text.partition("=")[0] for text in unmet(wanted, pins("cpu"))}
+    requirements = [Requirement(text) for text in metadata.requires("sglang") or ()]
+    assert unmet(requirements, pins("gpu")) == []
+    differing = {text.partition("=")[0] for text in unmet(requirements, pins("cpu"))}
     assert {"torch", "sglang-kernel"} <= differing
 
 
@@ -78,7 +82,7 @@ def test_both_sets_have_the_same_engine_and_trainer() -> None:
 
 
 def resolve(name: str, python: str, extra: str) -> tuple[dict[str, str], str]:
-    """What the index resolves an extra to under a set of versions; nothing, and why, where it cannot be."""
+    """Return the versions that the index resolves an extra to under a set of versions, and any error text."""
     command = [sys.executable, "-m", "uv", "pip", "compile", "-q", "--no-annotate", "--no-header", "pyproject.toml"]
     options = ["--extra", extra, "--group", "dev", "-c", f"requirements/{name}.txt"]
     platform = ["--python-version", python, "--python-platform", GLIBC]
@@ -91,10 +95,10 @@ def resolve(name: str, python: str, extra: str) -> tuple[dict[str, str], str]:
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("name", SETS)
 def test_the_index_has_a_set_and_it_is_whole(name: str, python: str) -> None:
-    found, why = resolve(name, python, SETS[name])
-    assert found, why
+    resolved, why = resolve(name, python, SETS[name])
+    assert resolved, why
     pinned = pins(name)
-    others = {package: version for package, version in found.items() if pinned.get(package) != version}
+    others = {package: version for package, version in resolved.items() if pinned.get(package) != version}
     if name == "cpu":
         others = {package: version for package, version in others.items() if not OF_CUDA.match(package)}
     assert others == {}
@@ -102,6 +106,6 @@ def test_the_index_has_a_set_and_it_is_whole(name: str, python: str) -> None:
 
 @pytest.mark.soak
 def test_sglang_with_its_own_dependencies_does_not_fit_the_cpu_set() -> None:
-    found, why = resolve("cpu", PYTHONS[0], "gpu")
-    assert not found
+    resolved, why = resolve("cpu", PYTHONS[0], "gpu")
+    assert not resolved
     assert "torch==2.13.0" in why

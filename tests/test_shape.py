@@ -30,13 +30,13 @@ def _functions(path: Path) -> Iterator[tuple[str, int]]:
     """Name and lines of each function, by indentation: taking every file apart as Python does would cost seconds."""
     lines = path.read_text(encoding="utf-8").splitlines()
     for begin, line in enumerate(lines):
-        if found := _DEF.match(line):
-            outside = re.compile(rf" {{0,{len(found[1])}}}[^\s)]")
+        if match := _DEF.match(line):
+            outside = re.compile(rf" {{0,{len(match[1])}}}[^\s)]")
             ends = (at for at, later in enumerate(lines[begin + 1 :], begin + 1) if outside.match(later))
             end = next(ends, len(lines))
             while not lines[end - 1].strip():
                 end -= 1
-            yield f"{path.relative_to(ROOT)}:{begin + 1} {found[2]}", end - begin
+            yield f"{path.relative_to(ROOT)}:{begin + 1} {match[2]}", end - begin
 
 
 def test_a_file_is_short_or_says_why_it_is_not() -> None:

@@ -89,7 +89,7 @@ def changed_inside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def test_the_plain_client_takes_over_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         clients = [client.new_client() for _ in range(3)]
-    assert {type(one) for one in clients} == {client.PlainClient}
+    assert {type(each) for each in clients} == {client.PlainClient}
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert missing() == ["nats.aio.client:Client._moved"]
 

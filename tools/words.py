@@ -58,7 +58,7 @@ ON_THE_WIRE: dict[str, frozenset[str]] = {
 """By path: fields of events, columns and protocols that keep such a name, and rules that a stored text breaks."""
 
 
-DATA = frozenset({"slime_events/plugins/rewards/ifbench/text.py"})
+DATA = frozenset({"slime_events/plugins/rewards/ifbench/text.py", "tests/rewards/test_ifbench.py"})
 """Files with lists of English words, whose strings are no prose."""
 
 

@@ -1,4 +1,4 @@
-"""No segment ends between a step and its weights: a run restored from there would wait for the weights for ever."""
+"""No segment ends between a step and its weights: a run restored from there would never get the weights."""
 
 from __future__ import annotations
 
@@ -36,4 +36,7 @@ async def test_a_step_and_its_weights_are_in_one_segment(tmp_path: Path) -> None
     reader = ArchiveReader(str(tmp_path), "r")
     ends = {manifest.last for manifest in reader.segments}
     assert len(ends) > STEPS
-    assert not {one.position for one in reader.read() if isinstance(one.envelope.event, StepCommitted)} & ends
+    assert (
+        not {recorded.position for recorded in reader.read() if isinstance(recorded.envelope.event, StepCommitted)}
+        & ends
+    )

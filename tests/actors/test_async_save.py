@@ -111,12 +111,12 @@ async def test_of_a_crash_while_it_is_written_the_one_before_is_left(tmp_path: P
         ranks.written.clear()
         await ranks.second.wait()
         await sim.kill_trainer()
-        known = [event.version for event in sim.events(CheckpointSaved)]
+        versions = [event.version for event in sim.events(CheckpointSaved)]
         other = Background(ranks.disk)
         other.written.set()
         sim.start_trainer(other)
         assert await sim.finish() is RunPhase.FINISHED
-    assert [event.checkpoint for event in sim.events(TrainerRestored)] == [max(known)]
+    assert [event.checkpoint for event in sim.events(TrainerRestored)] == [max(versions)]
     assert {event.version for event in sim.events(CheckpointSaved)} == {1, 2, 3, 4}
 
 

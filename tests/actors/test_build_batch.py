@@ -1,4 +1,4 @@
-"""What a sealed batch becomes for the trainer, field by field, and what it is refused for."""
+"""Test what a sealed batch becomes for the trainer, field by field, and why it is refused."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ SEALED = sealed(
 )
 
 
-def made(*trajectories: Trajectory, sealed: BatchSealed = SEALED) -> TrainBatch:
-    return build_batch(sealed, {one.sample: one for one in trajectories}, unpack, temperature=0.7)
+def built(*trajectories: Trajectory, sealed: BatchSealed = SEALED) -> TrainBatch:
+    return build_batch(sealed, {trajectory.sample: trajectory for trajectory in trajectories}, unpack, temperature=0.7)
 
 
 def test_every_field_of_a_sample_comes_from_the_log() -> None:
-    batch = made(WHOLE, FURTHER)
+    batch = built(WHOLE, FURTHER)
     assert (batch.step, batch.temperature) == (4, 0.7)
     first, second = batch.samples
     assert first.tokens.tolist() == [1, 2, 3, 4, 5]
     assert (first.response_length, first.total_length) == (3, 5)
     assert first.rollout_log_probs.tolist() == [-0.5, -1.0, -1.5]
     assert (first.oldest_version, first.newest_version) == (6, 7)
-    assert [one.loss_mask.tolist() for one in batch.samples] == [[1, 1, 1], [1, 0, 1]]
-    assert [(one.reward, one.raw_reward) for one in batch.samples] == [(1.0, 3.0), (-1.0, 2.0)]
-    assert [one.truncated for one in batch.samples] == [False, True]
-    assert [one.reused for one in batch.samples] == [False, True]
+    assert [sample.loss_mask.tolist() for sample in batch.samples] == [[1, 1, 1], [1, 0, 1]]
+    assert [(sample.reward, sample.raw_reward) for sample in batch.samples] == [(1.0, 3.0), (-1.0, 2.0)]
+    assert [sample.truncated for sample in batch.samples] == [False, True]
+    assert [sample.reused for sample in batch.samples] == [False, True]
     assert first.rollout == second.rollout == "g-s0"
     assert first.group == second.group
 
@@ -72,12 +72,12 @@ def test_every_field_of_a_sample_comes_from_the_log() -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda: made(WHOLE),
-        lambda: made(WHOLE, dataclasses.replace(FURTHER, stop=None)),
-        lambda: made(WHOLE, dataclasses.replace(FURTHER, digest="d2")),
-        lambda: made(WHOLE, FURTHER, sealed=_but(rewards=(1.0, 1.0))),
-        lambda: made(WHOLE, FURTHER, sealed=_but(step=5)),
-        lambda: made(WHOLE, FURTHER, sealed=_but(samples=("g-s0.1", "g-s0"))),
+        lambda: built(WHOLE),
+        lambda: built(WHOLE, dataclasses.replace(FURTHER, stop=None)),
+        lambda: built(WHOLE, dataclasses.replace(FURTHER, digest="d2")),
+        lambda: built(WHOLE, FURTHER, sealed=_but(rewards=(1.0, 1.0))),
+        lambda: built(WHOLE, FURTHER, sealed=_but(step=5)),
+        lambda: built(WHOLE, FURTHER, sealed=_but(samples=("g-s0.1", "g-s0"))),
     ],
     ids=["missing", "not ended", "other tokens", "other rewards", "other step", "other order"],
 )

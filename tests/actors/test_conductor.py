@@ -104,7 +104,7 @@ async def test_a_conductor_that_fails_says_why(tmp_path: Path) -> None:
 
 
 async def test_a_conductor_with_nothing_to_read_yet_looks_again(tmp_path: Path) -> None:
-    """As one that begins with a snapshot of the whole log."""
+    """Look again like a conductor that begins with a snapshot of the whole log."""
     log = MemoryLog("sim")
     conductor = make_conductor(Participant(log, "conductor"), make_plan(), make_feed(tmp_path, ["a"], {}))
     running = asyncio.create_task(conductor.run())

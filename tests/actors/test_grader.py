@@ -83,7 +83,7 @@ END = made.finished(steps=0, events=0)
 
 
 async def test_two_graders_never_say_two_things_of_a_sample() -> None:
-    """One fails what the other rewards: whoever is first is right."""
+    """One fails what the other rewards: the first is right."""
     _, log = await folded([*BEGUN, completed("g-s0"), completed("g-s1")])
     failure = RewardFailure(kind=RewardFailureKind.RAISED, message="no")
     both_graded = asyncio.Barrier(2)
@@ -93,9 +93,9 @@ async def test_two_graders_never_say_two_things_of_a_sample() -> None:
             await both_graded.wait()
             return await super().grade(samples, evaluation=evaluation)
 
-    async with asyncio.timeout(60), GroupCommit(log) as one, GroupCommit(log) as other:
+    async with asyncio.timeout(60), GroupCommit(log) as first, GroupCommit(log) as other:
         graders = [
-            Grader(Participant(log, "grader"), Together(), one, whole_groups=False),  # type: ignore[arg-type]
+            Grader(Participant(log, "grader"), Together(), first, whole_groups=False),  # type: ignore[arg-type]
             Grader(Participant(log, "grader"), Together(lambda _: failure), other, whole_groups=False),  # type: ignore[arg-type]
         ]
         tasks = [asyncio.create_task(grader.run()) for grader in graders]
@@ -103,8 +103,8 @@ async def test_two_graders_never_say_two_things_of_a_sample() -> None:
             await follower.next(60.0)
         await Participant(log, "conductor").append([END])
         await asyncio.gather(*tasks)
-    said = [r.envelope.event for r in log.records if isinstance(r.envelope.event, RewardAssigned | RewardFailed)]
-    assert sorted(event.sample for event in said) == ["g-s0", "g-s1"]
+    graded = [r.envelope.event for r in log.records if isinstance(r.envelope.event, RewardAssigned | RewardFailed)]
+    assert sorted(event.sample for event in graded) == ["g-s0", "g-s1"]
 
 
 async def test_gradings_under_way_end_with_the_run() -> None:

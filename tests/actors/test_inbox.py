@@ -87,10 +87,10 @@ async def test_a_key_twice_in_one_message_is_one_prompt(tmp_path: Path) -> None:
 async def test_a_key_with_another_text_is_refused_and_the_rest_of_the_message_not_taken(tmp_path: Path) -> None:
     async with Simulation(tmp_path) as sim:
         first = await send(sim, {"key": "k", "prompt": "p", "metadata": {"a": 1, "b": 2}})
-        known = await send(sim, {"metadata": {"b": 2, "a": 1}, "prompt": "p", "key": "k", "priority": 0})
+        again = await send(sim, {"metadata": {"b": 2, "a": 1}, "prompt": "p", "key": "k", "priority": 0})
         other = await send(sim, [{"key": "new", "prompt": "n"}, {"key": "k", "prompt": "q"}])
         twice = await send(sim, [{"key": "m", "prompt": "1"}, {"key": "m", "prompt": "2"}])
-        assert known == first
+        assert again == first
         for refused in (other, twice):
             (error,) = refused.errors
             assert (refused.accepted, error.index, error.field) == (False, 1, "key")
@@ -145,7 +145,7 @@ class ToolLetters(Letters):
 
 
 def submitted(**prompt: Any) -> PromptSubmitted:
-    """What becomes of a prompt in a run with a chat template. Raises WrongField."""
+    """Return the result of a prompt in a run with a chat template. Raises WrongField."""
     outside = OutsidePrompts(DataSettings(apply_chat_template=True), ToolLetters(), 200)
     return outside.submitted(InboxPrompt(key="k", **prompt))
 
@@ -167,8 +167,8 @@ def test_chat_messages_cannot_be_rendered() -> None:
 
 def test_tools_reach_the_chat_template() -> None:
     tools = [{"name": "add"}]
-    made = submitted(prompt="2+2", tools=tools)
-    assert (made.text, made.tools) == ('[{"name": "add"}]<user>2+2', tools)
+    prompt = submitted(prompt="2+2", tools=tools)
+    assert (prompt.text, prompt.tools) == ('[{"name": "add"}]<user>2+2', tools)
 
 
 class Message:
@@ -185,7 +185,7 @@ class Message:
 
 @pytest.mark.parametrize("unfit", [{"n": 2**70}, {"long": "x" * MAX_EVENT_BYTES}])
 async def test_what_the_log_cannot_take_is_answered(tmp_path: Path, unfit: Any) -> None:
-    """As an error that stays: one without a field is to be sent again."""
+    """Answer with an error that stays: one without a field is to be sent again."""
     async with Simulation(tmp_path) as sim:
         message = Message([{"key": "a", "prompt": "p"}, {"key": "b", "prompt": "p", "metadata": unfit}])
         await sim.inbox._receive(message)
@@ -213,7 +213,7 @@ async def test_whoever_knows_a_key_hears_what_became_of_its_prompt(tmp_path: Pat
         sim.start_engine(Script(chunk=8))
         assert await sim.finish() is RunPhase.FINISHED
         (after,) = (await ask(sim, {"keys": ["mine"]})).groups
-    assert [(one.key, one.fate) for one in before.groups] == [("mine", Fate.WAITING), ("nobody's", Fate.UNKNOWN)]
+    assert [(group.key, group.fate) for group in before.groups] == [("mine", Fate.WAITING), ("nobody's", Fate.UNKNOWN)]
     (batch,) = [batch for batch in sim.events(BatchSealed) if reply.groups[0] in batch.groups]
     (step,) = sim.events(StepCommitted, step=batch.step)
     (verdict,) = sim.events(GroupAccepted, group=reply.groups[0])

@@ -1,4 +1,4 @@
-"""Ranks in processes of their own: whose error is told, and that none is waited for in vain."""
+"""Test ranks in processes of their own: whose error is reported, and that no wait hangs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests import made
 
 
 class Process:
-    """Answers as it is told, or never."""
+    """Answer as scripted, or never."""
 
     def __init__(self, answer: Any = None, after_s: float = 0.0) -> None:
         self._answer, self._after_s = answer, after_s
@@ -39,34 +39,34 @@ class Process:
         self._killed.set()
 
 
-async def asked(monkeypatch: pytest.MonkeyPatch, *processes: Process) -> Any:
+async def errors_of(monkeypatch: pytest.MonkeyPatch, *processes: Process) -> Any:
     monkeypatch.setattr(ranks, "BLAME_S", 0.05)
     return await LocalRanks(processes).everywhere(Backend.optimizer_digest)  # type: ignore[arg-type]
 
 
 async def test_rank_0_answers_once_all_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await asked(monkeypatch, Process("own"), Process("theirs", after_s=0.02)) == "own"
+    assert await errors_of(monkeypatch, Process("own"), Process("theirs", after_s=0.02)) == "own"
 
 
 async def test_a_rank_that_waits_for_one_that_failed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TrainerError, match="gradient"):
-        await asked(monkeypatch, Process(...), Process(TrainerError("gradient norm nan")))
+        await errors_of(monkeypatch, Process(...), Process(TrainerError("gradient norm nan")))
 
 
 async def test_the_lost_rank_is_named_not_the_one_that_noticed_first(monkeypatch: pytest.MonkeyPatch) -> None:
     noticed, lost = TrainerError("connection closed by peer"), RankLost("rank 1 was killed")
     with pytest.raises(RankLost, match="rank 1"):
-        await asked(monkeypatch, Process(noticed), Process(lost, after_s=0.01))
+        await errors_of(monkeypatch, Process(noticed), Process(lost, after_s=0.01))
 
 
 async def test_a_checkpoint_that_fits_no_rank_is_said_and_all_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = CheckpointMismatch("another model")
     with pytest.raises(CheckpointMismatch):
-        await asked(monkeypatch, Process(wrong), Process(wrong))
+        await errors_of(monkeypatch, Process(wrong), Process(wrong))
 
 
 async def test_the_ranks_meeting_place_is_chosen_once_all_can_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = list[str]()
+    calls = list[str]()
 
     class Starting(Process):
         def __init__(self, rank: int, environment: dict[str, str]) -> None:
@@ -74,23 +74,23 @@ async def test_the_ranks_meeting_place_is_chosen_once_all_can_meet(monkeypatch: 
 
         async def ready(self) -> None:
             await self.call("ready")
-            said.append("ready")
+            calls.append("ready")
 
         async def start(self, *args: Any) -> None:
             await self.call("start")
-            said.append("start")
+            calls.append("start")
 
         async def close(self) -> None: ...
 
     def rendezvous_address() -> str:
-        said.append("chosen")
+        calls.append("chosen")
         return "there"
 
     monkeypatch.setattr(local_ranks, "RankProcess", Starting)
     monkeypatch.setattr(local_ranks, "rendezvous_address", rendezvous_address)
     trainer = TrainerSettings(hf_checkpoint="", actor_num_gpus_per_node=2)
     async with local_ranks.local_ranks(made.settings(trainer=trainer)):
-        assert said == ["ready", "ready", "chosen", "start", "start"]
+        assert calls == ["ready", "ready", "chosen", "start", "start"]
 
 
 async def test_a_rank_has_its_variables_before_it_imports_anything() -> None:
@@ -120,8 +120,8 @@ def test_variables_that_are_set_already_stay_if_they_are_deterministic() -> None
 def test_the_users_variables_are_of_ranks_alone_and_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     """A secret among them is recorded by name, and the rank gets its value."""
     words = [*("--hf-checkpoint", "m", "--num-rollout", "1", "--rm-type", "math", "--deterministic-mode")]
-    given = '{"NCCL_ALGO": "Ring", "HF_TOKEN": "hf_secret", "A": "b"}'
-    trainer = parse_train([*words, "--train-env-vars", given]).settings.trainer
+    json_text = '{"NCCL_ALGO": "Ring", "HF_TOKEN": "hf_secret", "A": "b"}'
+    trainer = parse_train([*words, "--train-env-vars", json_text]).settings.trainer
     assert "hf_secret" not in str(trainer.train_env_vars)
     variables = rank_variables(trainer, {"NCCL_ALGO": "Tree"})
     assert (variables["NCCL_ALGO"], variables["A"]) == ("Ring", "b")

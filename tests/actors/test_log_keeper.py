@@ -1,4 +1,4 @@
-"""What may leave a log, and when."""
+"""Test what may leave a log, and when."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Told(MemoryLog):
 
 
 async def a_run(folder: Path, steps: int) -> tuple[Told, LogKeeper]:
-    """Of steps of three events, all done, with a snapshot of its end; two steps are kept."""
+    """Run steps of three events, all done, with a snapshot of its end; two steps are kept."""
     log, state = Told(), RunState(run="r")
     worker = Participant(log, "trainer")
     for step in range(steps):
@@ -72,12 +72,12 @@ async def a_run(folder: Path, steps: int) -> tuple[Told, LogKeeper]:
     writer.seal()
     snapshots = Snapshots(folder / "snapshots")
     snapshots.write(state.events, encode_snapshot(state, before))
-    told: Any = log
+    any_log: Any = log
 
     def opened() -> ArchiveReader:
         return ArchiveReader(str(folder / "archive"), "r")
 
-    return log, LogKeeper(told, snapshots, opened, steps=2, queue="engines")
+    return log, LogKeeper(any_log, snapshots, opened, steps=2, queue="engines")
 
 
 async def test_the_newest_steps_stay(tmp_path: Path) -> None:

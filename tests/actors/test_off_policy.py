@@ -1,4 +1,4 @@
-"""What a step says of the weights that recorded rollouts got."""
+"""Test a step's figures about the weights of recorded rollouts."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_figures_are_of_the_chosen_tokens_alone() -> None:
     for ratios, chosen in (([1.0, 0.5, 9.0], [True, True, False]), ([4.0, 1.5], [True, True]), ([7.0], [False])):
         correction = truncated(torch.tensor(ratios).log(), torch.zeros(len(ratios)), 0.0, 2.0)
         figures.add(correction, torch.tensor(chosen))
-    found = figures.figures(group)
-    assert found == {
+    measured = figures.figures(group)
+    assert measured == {
         "recalled_tis": pytest.approx((1.0 + 0.5 + 2.0 + 1.5) / 4),
         "recalled_tis_max": 2.0,
         "recalled_tis_clipfrac": 0.25,

@@ -132,14 +132,14 @@ async def test_a_step_s_digest_is_that_of_the_ranks_and_its_figures_are_numbers(
 
 
 async def test_the_same_steps_from_the_beginning_come_to_the_same_bits(ranks: Ranks) -> None:
-    beginning, found = await state(ranks), []
+    beginning, states = await state(ranks), []
     for _ in range(2):
         for step in range(2):
             await train(ranks, make_batch(step))
-        found.append(await state(ranks))
+        states.append(await state(ranks))
         await ranks.reset()
         assert await state(ranks) == beginning
-    assert found[0] == found[1]
+    assert states[0] == states[1]
 
 
 async def test_weights_are_tensors_with_a_name_a_dtype_a_shape_and_as_many_bytes(ranks: Ranks) -> None:

@@ -72,15 +72,17 @@ async def test_chunks_a_mask_and_a_further_sample() -> None:
     first, last = await RecordedRolloutReader("conductor-1", archive).answers([recall()])
     assert isinstance(first, RolloutCompleted)
     assert isinstance(last, RolloutCompleted)
-    assert [(one.sample, one.group, one.rollout, one.attempt) for one in (first, last)] == [
+    assert [
+        (trajectory.sample, trajectory.group, trajectory.rollout, trajectory.attempt) for trajectory in (first, last)
+    ] == [
         ("again-0-s1-1", "again-0", "again-0-s1", 0),
         ("again-0-s1", "again-0", "", 0),
     ]
-    for one in (first, last):
-        np.testing.assert_array_equal(unpack(one.tokens), TOKENS)
-        np.testing.assert_array_equal(unpack(one.log_probs), LOG_PROBS)
-        assert (one.start, one.engine, one.timings) == (0, "conductor-1", Timings())
-        assert one.spans == (WeightSpan(0, 4, 6), WeightSpan(4, 6, 3)), "v4 and v6 there are both one step off"
+    for trajectory in (first, last):
+        np.testing.assert_array_equal(unpack(trajectory.tokens), TOKENS)
+        np.testing.assert_array_equal(unpack(trajectory.log_probs), LOG_PROBS)
+        assert (trajectory.start, trajectory.engine, trajectory.timings) == (0, "conductor-1", Timings())
+        assert trajectory.spans == (WeightSpan(0, 4, 6), WeightSpan(4, 6, 3)), "v4 and v6 there are both one step off"
     assert (first.loss_mask, first.prompt) == (mask, pack_tokens([1, 2, 3]))
     assert (last.loss_mask, last.prompt) == (None, None)
     assert last.origin is not None

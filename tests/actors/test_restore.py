@@ -32,8 +32,8 @@ async def test_only_what_was_committed_and_is_there_is_gone_on_from(
 ) -> None:
     folders = CheckpointFolders(str(tmp_path))
     ranks = ScriptedRanks(disk={folders.of(1): WEIGHTS})
-    told = made.saved(1, url=folders.of(1), weights_digest=saved.weights, optimizer_digest=saved.optimizer)
-    trained = TrainingState(committed={1: committed}, saved={1: told})
+    checkpoint = made.saved(1, url=folders.of(1), weights_digest=saved.weights, optimizer_digest=saved.optimizer)
+    trained = TrainingState(committed={1: committed}, saved={1: checkpoint})
     assert await restore(ranks, trained, folders, newest=1) == version
     assert ranks.weights == (WEIGHTS if version else b"\0" * 32), "ranks that were touched are as they began"
     assert await restore(ranks, trained, folders, newest=0) == 0
@@ -49,8 +49,8 @@ async def test_of_several_ranks_of_an_older_version_the_weights_are_compared(
     Path(folders.of(1)).mkdir()
     (Path(folders.of(1)) / "trainer.json").write_text(json.dumps(mark))
     ranks = ScriptedRanks(disk={folders.of(1): WEIGHTS})
-    told = made.saved(1, url=folders.of(1), weights_digest=SAID.weights, optimizer_digest="of parts")
-    trained = TrainingState(committed={1: Digests(SAID.weights, "of parts")}, saved={1: told})
+    checkpoint = made.saved(1, url=folders.of(1), weights_digest=SAID.weights, optimizer_digest="of parts")
+    trained = TrainingState(committed={1: Digests(SAID.weights, "of parts")}, saved={1: checkpoint})
     assert await restore(ranks, trained, folders, newest=1) == version
 
 

@@ -67,7 +67,9 @@ class Gated(ScriptedRanks):
 async def test_a_late_trainer_ends_where_another_has_taken_over(
     tmp_path: Path, heir_is_first: bool, error: type[Exception]
 ) -> None:
-    """As if its process had been cut off for a while. What it has trained is refused, or is the same event."""
+    """Continue like a trainer whose process was cut off for a while. What it has trained is refused, or is
+    the same event.
+    """
     first, second = Gated(), Gated()
     async with Simulation(tmp_path, make_plan(steps=2), ranks=first) as sim:
         sim.start_engine(Script(chunk=8))
@@ -85,7 +87,7 @@ async def test_a_late_trainer_ends_where_another_has_taken_over(
         assert await sim.finish() is RunPhase.FINISHED
     heir = sim.events(StepClaimed)[1].trainer
     committed = [r.envelope for r in sim.log.records if isinstance(r.envelope.event, StepCommitted)]
-    assert [one.producer for one in committed] == [heir, heir]
+    assert [event.producer for event in committed] == [heir, heir]
 
 
 async def test_the_last_version_is_published_where_its_turn_has_not_come(tmp_path: Path) -> None:
@@ -107,8 +109,8 @@ class Shown(ScriptedRanks):
     async def show_weights(self, folder: str) -> dict[str, str]:
         published = verify(folder)
         assert self.sim is not None
-        told = published.version in {event.version for event in self.sim.events(WeightsPublished)}
-        self.shown.append((published.version, told))
+        is_told = published.version in {event.version for event in self.sim.events(WeightsPublished)}
+        self.shown.append((published.version, is_told))
         return {"custom_update_weight_post_write_path": "digest"}
 
 
@@ -150,7 +152,7 @@ async def test_the_version_that_engines_load_is_kept_until_the_next_one_is_publi
 async def test_checkpoints_that_retention_lets_go_take_their_weights_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trainer that takes over goes on with it: what its predecessor has saved counts too."""
+    """Count what a predecessor has saved when a trainer takes over."""
     store = WeightStore(str(tmp_path / "weights"), durable=False)
     folders = CheckpointFolders(str(tmp_path / "checkpoints"))
     sim = Simulation(tmp_path, make_plan(steps=9, checkpoint_every=1), ranks=OnDisk())
@@ -189,10 +191,10 @@ async def test_of_two_trainers_that_claim_at_the_same_moment_one_is_refused(
     last, other = sim.log.last, StepClaimed(step=0, trainer="trainer-other")
 
     async def last_and_then_a_claim(subject: str) -> Recorded | None:
-        found = await last(subject)
+        recorded = await last(subject)
         if subject == about("sim", "step", "0") and not sim.events(StepClaimed):
             await Participant(sim.log, "trainer", "trainer-other").append([other])
-        return found
+        return recorded
 
     monkeypatch.setattr(sim.log, "last", last_and_then_a_claim)
     async with sim:
@@ -204,7 +206,7 @@ async def test_of_two_trainers_that_claim_at_the_same_moment_one_is_refused(
 
 
 class OnDisk(ScriptedRanks):
-    """Whose checkpoints are folders, which are never written over."""
+    """Keep checkpoints as folders, which are never written over."""
 
     async def save_checkpoint(self, folder: str) -> None:
         Path(folder).mkdir(parents=True)

@@ -58,20 +58,20 @@ class Scene:
     def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder, MemoryLog("run")
         self.sources = Sources(folder)
-        self.gateway = OfRun(wanted=2, sources=self.sources)
+        self.gateway = OfRun(wanted_sessions=2, sources=self.sources)
 
     @property
     def alive(self) -> list[int]:
         """Programs that said who they are, and are there."""
-        said = [int(path.name.partition("-")[2]) for path in self.folder.glob("pid-*")]
-        return [pid for pid in said if psutil.pid_exists(pid)]
+        pids = [int(path.name.partition("-")[2]) for path in self.folder.glob("pid-*")]
+        return [pid for pid in pids if psutil.pid_exists(pid)]
 
     async def over(self) -> None:
         finished = made.finished(steps=0)
         await Participant(self.log, "conductor").append_fenced(finished)
 
     def events(self, kind: type[Any]) -> list[Any]:
-        events = [one.envelope.event for one in self.log.records]
+        events = [record.envelope.event for record in self.log.records]
         return [event for event in events if isinstance(event, kind)]
 
     @contextlib.asynccontextmanager
@@ -102,15 +102,15 @@ class Scene:
 
 @pytest.fixture
 async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    made = Scene(tmp_path)
+    running = Scene(tmp_path)
 
     @contextlib.asynccontextmanager
     async def joined(address: RunAddress, role: str) -> AsyncIterator[Participant]:
-        yield Participant(made.log, role)
+        yield Participant(running.log, role)
 
     monkeypatch.setattr(actor, "join_run", joined)
-    async with made.gateway.serving():
-        yield made
+    async with running.gateway.serving():
+        yield running
 
 
 async def test_it_makes_sessions_until_its_run_is_over(scene: Scene) -> None:
@@ -136,11 +136,11 @@ async def test_its_token_and_its_programs_end_with_it(scene: Scene) -> None:
         await scene.over()
         await role
         assert (scene.alive, scene.sources.names, scene.sources.admitted(token)) == ([], [], None)
-    assert scene.gateway.sealed == {}, "whoever goes on with the run goes on with its sessions"
+    assert scene.gateway.sealed == {}, "a resumed run continues its sessions"
 
 
 async def test_a_program_may_have_removed_its_folders(scene: Scene) -> None:
-    scene.gateway.wanted = 1
+    scene.gateway.wanted_sessions = 1
     async with scene.running("import os, shutil; shutil.rmtree(os.path.dirname(os.getcwd())); " + WAITS) as role:
         await scene.until(role, lambda: len(scene.alive) == 1)
         await scene.over()

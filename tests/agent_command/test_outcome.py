@@ -1,4 +1,4 @@
-"""What a program's end says of its session."""
+"""Test what a program's end means for its session."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ async def test_one_that_is_cancelled_is_killed(tmp_path: Path) -> None:
 
 
 def children() -> list[int]:
-    """Of this process, and orphans that sleep as theirs do."""
-    orphans = [one.pid for one in psutil.process_iter(["cmdline"]) if SLEEPS in (one.info["cmdline"] or ())]
+    """Return the children of this process, and orphans that sleep as theirs do."""
+    orphans = [process.pid for process in psutil.process_iter(["cmdline"]) if SLEEPS in (process.info["cmdline"] or ())]
     return [*orphans, *(child.pid for child in psutil.Process().children(recursive=True))]
 
 

@@ -51,14 +51,14 @@ def check(run: Path, turns: int | None = None) -> None:
     """Each session came to one rollout that was trained on, with the reward that its program said."""
     events = events_of(run)
     sealed = of(events, SessionSealed)
-    assert len({one.sample for one in sealed}) == GROUPS * SAMPLES
-    assert {(one.reason, one.exit_code, one.reward) for one in sealed} == {(SealReason.REWARD, 0, 0.0)}
-    recorded = Counter(one.sample for one in of(events, TurnRecorded))
-    assert recorded == {one.sample: one.turns for one in sealed}
+    assert len({event.sample for event in sealed}) == GROUPS * SAMPLES
+    assert {(event.reason, event.exit_code, event.reward) for event in sealed} == {(SealReason.REWARD, 0, 0.0)}
+    recorded = Counter(event.sample for event in of(events, TurnRecorded))
+    assert recorded == {event.sample: event.turns for event in sealed}
     assert turns is None or set(recorded.values()) == {turns}
-    assert {one.sample for one in of(events, RewardAssigned)} == recorded.keys()
+    assert {event.sample for event in of(events, RewardAssigned)} == recorded.keys()
     assert len(of(events, StepCommitted)) == 1
-    assert {one.sender for one in of(events, SessionOpened)} == {SOURCE}
+    assert {event.sender for event in of(events, SessionOpened)} == {SOURCE}
     assert Sources(run).names == [], "its token has ended"
     assert not (run / "agents").exists()
 
@@ -97,20 +97,20 @@ def _until_there_are(count: int, folder: Path) -> None:
 def test_a_runner_that_was_lost_is_replaced_and_its_sessions_begun_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, made = tmp_path / "begun", list[LocalCluster]()
+    begun, clusters = tmp_path / "begun", list[LocalCluster]()
     begun.mkdir()
     begin = LocalCluster.__init__
-    monkeypatch.setattr(LocalCluster, "__init__", lambda self, *args: (begin(self, *args), made.append(self))[0])
+    monkeypatch.setattr(LocalCluster, "__init__", lambda self, *args: (begin(self, *args), clusters.append(self))[0])
 
     async def lose_it(view: Watching) -> None:
         for count in (2, 4):  # as many as there are programs at once
             await asyncio.to_thread(_until_there_are, count, begun)
-            lose(made[-1], "agentcommand")
+            lose(clusters[-1], "agentcommand")
 
     (tmp_path / "asks.py").write_text(ASKS)
     run = launch(tmp_path, shlex.join([sys.executable, str(tmp_path / "asks.py"), str(begun)]), lose_it)
     check(run, turns=2)
     events = events_of(run)
-    assert [one.role for one in of(events, WorkerLost)] == ["agents", "agents"]
+    assert [event.role for event in of(events, WorkerLost)] == ["agents", "agents"]
     assert len(of(events, SessionOpened)) == GROUPS * SAMPLES, "the same sessions again"
-    assert all(len(one.orphans) == 1 for one in of(events, SessionSealed)), "the lost program's turn trains nothing"
+    assert all(len(event.orphans) == 1 for event in of(events, SessionSealed)), "the lost program's turn trains nothing"

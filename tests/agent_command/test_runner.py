@@ -29,7 +29,7 @@ WAIT_S = 60.0
 class Gateway:
     """wanted: rollouts. failures: statuses that come first."""
 
-    wanted: int
+    wanted_sessions: int
     failures: list[int] = field(default_factory=list)
     opened: dict[str, str] = field(default_factory=dict)
     sealed: dict[str, Any] = field(default_factory=dict)
@@ -43,13 +43,13 @@ class Gateway:
         key = request.headers["Idempotency-Key"]
         self.opens[key] += 1
         if key not in self.opened:
-            if len(self.opened) == self.wanted:
+            if len(self.opened) == self.wanted_sessions:
                 await asyncio.sleep(0.2)
                 return web.json_response({}, status=429, headers={"Retry-After": "0"})
             self.opened[key] = f"s{len(self.opened)}.0"
         name = self.opened[key]
-        said = {"session": name, "control_key": f"c-{name}", "agent_key": f"{name}.a", "prompt": "1+1", "label": "2"}
-        return web.json_response(said | {"base_url": f"{self.url}/v1/sessions/{name}.a/v1"}, status=201)
+        fields = {"session": name, "control_key": f"c-{name}", "agent_key": f"{name}.a", "prompt": "1+1", "label": "2"}
+        return web.json_response(fields | {"base_url": f"{self.url}/v1/sessions/{name}.a/v1"}, status=201)
 
     async def state(self, request: web.Request) -> web.Response:
         name = request.match_info["session"]
@@ -89,10 +89,10 @@ def program(
     return AgentProgram(words, timeout_s, tmp_path / "agents", tmp_path / "logs", frozenset({secret}), passed)
 
 
-async def run(gateway: Gateway, made: AgentProgram, until: Any, concurrency: int = 2) -> None:
+async def run(gateway: Gateway, agent_program: AgentProgram, until: Any, concurrency: int = 2) -> None:
     """The runner, until the condition holds; then it ends as with its run."""
     async with SessionClient(gateway.url, "run", "token") as client, asyncio.timeout(WAIT_S):
-        running = asyncio.create_task(Runner(client, made, concurrency).run())
+        running = asyncio.create_task(Runner(client, agent_program, concurrency).run())
         try:
             while not until() and not running.done():
                 await asyncio.wait([running], timeout=0.02)
@@ -118,13 +118,13 @@ REFUSED = 'print(\'{"rewards": {"7": 1.0}}\')'
 
 
 async def test_each_wanted_rollout_gets_a_program(tmp_path: Path) -> None:
-    async with Gateway(wanted=5, failures=[503, 429]).serving() as gateway:
+    async with Gateway(wanted_sessions=5, failures=[503, 429]).serving() as gateway:
         await run(gateway, program(tmp_path, ANSWERS), lambda: len(gateway.sealed) == 5)
         assert sorted(gateway.sealed) == [f"s{number}.0" for number in range(5)]
         for name, body in gateway.sealed.items():
             url = f"{gateway.url}/v1/sessions/{name}.a"
-            said = {"url": f"{url}/v1", "key": f"{name}.a", "other": url, "session": name}
-            assert body == {"exit_code": 0, "reward": 1.0, "rewards": {}, "metadata": said}
+            metadata = {"url": f"{url}/v1", "key": f"{name}.a", "other": url, "session": name}
+            assert body == {"exit_code": 0, "reward": 1.0, "rewards": {}, "metadata": metadata}
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == [f"s{number}.0.log" for number in range(5)]
 
 
@@ -135,7 +135,7 @@ async def test_the_run_s_secrets_are_not_in_a_program_s_environment(
     monkeypatch.setenv("RAY_ADDRESS", "ours")
     monkeypatch.setenv("OWN", "kept")
     code = "import json, os; print(json.dumps({'metadata': {'names': sorted(os.environ)}}))"
-    async with Gateway(wanted=1).serving() as gateway:
+    async with Gateway(wanted_sessions=1).serving() as gateway:
         await run(gateway, program(tmp_path, code, secret="STORE_KEY"), lambda: gateway.sealed)
         names = gateway.sealed["s0.0"]["metadata"]["names"]
     assert "OWN" in names
@@ -164,9 +164,9 @@ async def test_a_program_sees_no_secret_but_those_that_are_named(
         monkeypatch.setenv(name, value)
     code = "import json, os; print(json.dumps({'metadata': dict(os.environ)}))"
     named = frozenset({"HF_TOKEN", "STORE_KEY"})
-    async with Gateway(wanted=1).serving() as gateway:
-        made = program(tmp_path, code.replace("json, os", "json, os, sys"), secret="STORE_KEY", passed=named)
-        await run(gateway, made, lambda: gateway.sealed)
+    async with Gateway(wanted_sessions=1).serving() as gateway:
+        agent_program = program(tmp_path, code.replace("json, os", "json, os, sys"), secret="STORE_KEY", passed=named)
+        await run(gateway, agent_program, lambda: gateway.sealed)
         seen = gateway.sealed["s0.0"]["metadata"]
     assert {name: seen.get(name) for name in SECRETS} == dict.fromkeys(SECRETS) | {"HF_TOKEN": "t", "STORE_KEY": "s"}
     assert {name: seen.get(name) for name in NEEDED if name != "PWD"} == {k: v for k, v in NEEDED.items() if k != "PWD"}
@@ -183,7 +183,7 @@ def test_graders_and_programs_of_agents_see_the_same(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("code", "exit_code"), [("exit(3)", 3), ("import time; time.sleep(99)", 124), (REFUSED, 65)])
 async def test_a_program_that_fails_seals_its_session_so(tmp_path: Path, code: str, exit_code: int) -> None:
-    async with Gateway(wanted=1).serving() as gateway:
+    async with Gateway(wanted_sessions=1).serving() as gateway:
         await run(gateway, program(tmp_path, code, timeout_s=1.0), lambda: gateway.sealed)
         assert gateway.sealed["s0.0"]["exit_code"] == exit_code
 
@@ -201,29 +201,29 @@ async def test_a_program_that_fails_seals_its_session_so(tmp_path: Path, code: s
 async def test_a_seal_says_the_last_line_of_a_failed_program_s_errors(
     tmp_path: Path, code: str, error: str | None
 ) -> None:
-    made = program(tmp_path, code)
-    async with Gateway(wanted=1).serving() as gateway:
-        await run(gateway, made, lambda: gateway.sealed)
-        said = gateway.sealed["s0.0"]["metadata"].get("error")
+    agent_program = program(tmp_path, code)
+    async with Gateway(wanted_sessions=1).serving() as gateway:
+        await run(gateway, agent_program, lambda: gateway.sealed)
+        reported = gateway.sealed["s0.0"]["metadata"].get("error")
     if error is None:
-        assert said is None
+        assert reported is None
     else:
-        assert said.startswith(error)
-        assert str(made.logs) in said
-        assert len(said) < 500
+        assert reported.startswith(error)
+        assert str(agent_program.logs) in reported
+        assert len(reported) < 500
 
 
 async def test_one_that_cannot_start_is_a_failed_session(tmp_path: Path) -> None:
-    made = AgentProgram(("/nowhere",), WAIT_S, tmp_path / "agents", tmp_path / "logs")
-    async with Gateway(wanted=1).serving() as gateway:
-        await run(gateway, made, lambda: gateway.sealed)
+    agent_program = AgentProgram(("/nowhere",), WAIT_S, tmp_path / "agents", tmp_path / "logs")
+    async with Gateway(wanted_sessions=1).serving() as gateway:
+        await run(gateway, agent_program, lambda: gateway.sealed)
         assert gateway.sealed["s0.0"]["exit_code"] == 127
 
 
 async def test_what_a_killed_runner_left_is_opened_again_and_begun_anew(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     once = f"import pathlib, time\np = pathlib.Path({str(begun)!r})\nif not p.exists():\n p.touch()\n time.sleep(99)\n"
-    async with Gateway(wanted=2).serving() as gateway:
+    async with Gateway(wanted_sessions=2).serving() as gateway:
         await run(gateway, program(tmp_path, once + ANSWERS), lambda: begun.exists() and gateway.sealed)
         (name,) = [key for key, session in gateway.opened.items() if session not in gateway.sealed]
         left = tmp_path / "agents" / name
@@ -236,14 +236,16 @@ async def test_what_a_killed_runner_left_is_opened_again_and_begun_anew(tmp_path
 
 async def test_a_session_that_was_sealed_meanwhile_is_let_go(tmp_path: Path) -> None:
     (tmp_path / "agents" / "left").mkdir(parents=True)
-    async with Gateway(wanted=1, opened={"left": "s9.0"}, sealed={"s9.0": {"reason": "idle"}}).serving() as gateway:
+    async with Gateway(
+        wanted_sessions=1, opened={"left": "s9.0"}, sealed={"s9.0": {"reason": "idle"}}
+    ).serving() as gateway:
         await run(gateway, program(tmp_path, "exit(1)"), lambda: not (tmp_path / "agents" / "left").exists())
         assert gateway.sealed["s9.0"] == {"reason": "idle"}
     assert not (tmp_path / "logs" / "s9.0.log").exists()
 
 
 async def test_a_gateway_that_refuses_ends_the_role(tmp_path: Path) -> None:
-    async with Gateway(wanted=1, failures=[403] * 2).serving() as gateway:
+    async with Gateway(wanted_sessions=1, failures=[403] * 2).serving() as gateway:
         with pytest.raises(ExceptionGroup) as raised:
             await run(gateway, program(tmp_path, ANSWERS), lambda: False)
     assert raised.group_contains(ConfigError, match="403")
@@ -251,8 +253,8 @@ async def test_a_gateway_that_refuses_ends_the_role(tmp_path: Path) -> None:
 
 def test_the_words_of_a_command(tmp_path: Path) -> None:
     (tmp_path / "agent.py").touch()
-    found = words_of(f"python agent.py --say 'a b' other.py {shlex.quote('/bin/sh')}", tmp_path)
-    assert found == ("python", str(tmp_path / "agent.py"), "--say", "a b", "other.py", "/bin/sh")
+    words = words_of(f"python agent.py --say 'a b' other.py {shlex.quote('/bin/sh')}", tmp_path)
+    assert words == ("python", str(tmp_path / "agent.py"), "--say", "a b", "other.py", "/bin/sh")
 
 
 @pytest.mark.parametrize("command", ["", "no-such-program --x", "python 'x"])

@@ -28,40 +28,40 @@ Answer = tuple[int, Any, str]
 
 @dataclass
 class Scripted:
-    """Answers what it is told to, and keeps what it was asked and for how long its client waits."""
+    """Answer as scripted, and keep each request and how long its client waits."""
 
     answers: list[Answer] = field(default_factory=list)
-    asked: list[tuple[str, str, Any, str, str]] = field(default_factory=list)
+    requests: list[tuple[str, str, Any, str, str]] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
     url: str = ""
 
     async def answer(self, request: web.Request) -> web.Response:
         body = await request.json() if request.can_read_body else None
         key = request.headers.get("Idempotency-Key", "")
-        self.asked.append((request.method, request.path, body, request.headers["Authorization"], key))
-        status, said, again = self.answers.pop(0)
+        self.requests.append((request.method, request.path, body, request.headers["Authorization"], key))
+        status, content, again = self.answers.pop(0)
         headers = {"Retry-After": again} if again else {}
-        if isinstance(said, str):
-            return web.Response(status=status, text=said, headers=headers)
-        return web.json_response(said, status=status, headers=headers)
+        if isinstance(content, str):
+            return web.Response(status=status, text=content, headers=headers)
+        return web.json_response(content, status=status, headers=headers)
 
 
 @pytest.fixture
 async def gateway(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scripted]:
-    made = Scripted()
+    scripted = Scripted()
     app = web.Application()
-    app.router.add_route("*", "/{path:.*}", made.answer)
+    app.router.add_route("*", "/{path:.*}", scripted.answer)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    scripted.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
 
     async def pause(seconds: float) -> None:
-        made.pauses.append(seconds)
+        scripted.pauses.append(seconds)
 
     monkeypatch.setattr(sessions.asyncio, "sleep", pause)
     try:
-        yield made
+        yield scripted
     finally:
         monkeypatch.undo()
         await runner.cleanup()
@@ -82,7 +82,7 @@ OPEN = {"session": "s.0"}
 async def test_a_session_is_opened_by_its_key(gateway: Scripted, status: int) -> None:
     async with client_of(gateway, (status, OPEN, "")) as client:
         assert await client.open("k") == OPEN
-    assert gateway.asked == [("POST", "/v1/runs/r/sessions", {"wait_s": WAIT_S}, "Bearer token", "k")]
+    assert gateway.requests == [("POST", "/v1/runs/r/sessions", {"wait_s": WAIT_S}, "Bearer token", "k")]
     assert gateway.pauses == []
 
 
@@ -109,11 +109,13 @@ async def test_a_gateway_that_is_away_is_asked_again(gateway: Scripted) -> None:
 
 
 async def test_a_gateway_s_certificate_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By those that the system trusts, or by the one that is named; and the connections end with the client."""
-    given, connector = list[Any](), sessions.aiohttp.TCPConnector
+    """Check it against the certificates that the system trusts, or against a named file; the connections end
+    with the client.
+    """
+    contexts, connector = list[Any](), sessions.aiohttp.TCPConnector
 
     def noted(**more: Any) -> Any:
-        given.append(more["ssl"])
+        contexts.append(more["ssl"])
         return connector(**more | {"ssl": True})
 
     monkeypatch.setattr(sessions.aiohttp, "TCPConnector", noted)
@@ -124,7 +126,7 @@ async def test_a_gateway_s_certificate_is_checked(monkeypatch: pytest.MonkeyPatc
             assert http is not None
             assert not http.closed
         assert http.closed
-    assert given == [True, "ca.pem"]
+    assert contexts == [True, "ca.pem"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ async def test_a_gateway_s_certificate_is_checked(monkeypatch: pytest.MonkeyPatc
 async def test_whether_a_session_takes_turns(gateway: Scripted, answer: Answer, takes: bool) -> None:
     async with client_of(gateway, answer) as client:
         assert await client.takes_turns("s.0", "c") is takes
-    assert gateway.asked == [("GET", "/v1/sessions/s.0", None, "Bearer c", "")]
+    assert gateway.requests == [("GET", "/v1/sessions/s.0", None, "Bearer c", "")]
 
 
 @pytest.mark.parametrize(
@@ -161,14 +163,14 @@ async def test_a_seal_is_sent_until_it_is_taken(
     gateway: Scripted, answers: list[Answer], why: str, pauses: list[float]
 ) -> None:
     async with client_of(gateway, *answers) as client:
-        said = await client.seal("s.0", "c", {"reward": 1})
-    assert said[:3] == why
-    assert gateway.asked == [("POST", "/v1/sessions/s.0/seal", {"reward": 1}, "Bearer c", "")] * len(answers)
+        answer_ = await client.seal("s.0", "c", {"reward": 1})
+    assert answer_[:3] == why
+    assert gateway.requests == [("POST", "/v1/sessions/s.0/seal", {"reward": 1}, "Bearer c", "")] * len(answers)
     assert gateway.pauses == pauses
 
 
 class Harness:
-    """A gateway whose sessions are open, in the place of a client. seals: what each seal is refused for."""
+    """Replace the client by a gateway whose sessions are open. seals: what each seal is refused for."""
 
     def __init__(self, *seals: str, takes: bool = True) -> None:
         self.seals, self.takes, self.sealed, self.keys = list(seals), takes, list[Any](), list[str]()
@@ -189,8 +191,10 @@ def program(folder: Path, *words: str) -> AgentProgram:
     return AgentProgram(words or ("true",), 30.0, folder / "agents", folder / "logs")
 
 
-async def pauses_of(harness: Harness, made: AgentProgram, count: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long one runner waits after each of so many programs."""
+async def pauses_of(
+    harness: Harness, agent_program: AgentProgram, count: int, monkeypatch: pytest.MonkeyPatch
+) -> list[float]:
+    """Return how long one runner waits after each of `count` programs."""
     waited, sleep = list[float](), asyncio.sleep
 
     async def pause(seconds: float) -> None:
@@ -203,7 +207,7 @@ async def pauses_of(harness: Harness, made: AgentProgram, count: int, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr("serve_apps.http.agent_command.runner.asyncio.sleep", pause)
-        task = asyncio.create_task(Runner(harness, made, 1).run())  # type: ignore[arg-type]
+        task = asyncio.create_task(Runner(harness, agent_program, 1).run())  # type: ignore[arg-type]
         await asyncio.wait([task])
     return waited
 
@@ -269,7 +273,7 @@ async def ran(tmp_path: Path, *words: str) -> Ended:
 
 
 async def test_what_is_still_under_way_at_the_end_is_read(tmp_path: Path) -> None:
-    """Of a process that a program left, which holds its output."""
+    """Read the output of a process that a program left, which holds it open."""
     with (tmp_path / "log").open("wb") as file, _Output(file) as output:
         left = os.dup(await output.pipe(is_standard=True))
         output.close_ours()

@@ -18,7 +18,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(BPE(vocab=dict(BYTES), merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, clean_up_tokenization_spaces=False)
-    made.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|eom|>"]})
-    made.chat_template = TEMPLATE
-    return made
+    byte_level = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, clean_up_tokenization_spaces=False)
+    byte_level.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|eom|>"]})
+    byte_level.chat_template = TEMPLATE
+    return byte_level

@@ -56,7 +56,7 @@ class Asked(ScriptedEngine):
 
 
 class LoneSession:
-    """Of a log on which nothing was said before. folder: of weights, blobs and sources. answer: tokens of each."""
+    """Play one session on a new log. folder: of weights, blobs and sources. answer: tokens of each."""
 
     def __init__(self, log: EventLog, folder: Path, answer: int) -> None:
         self.log, self.answer = log, answer
@@ -67,13 +67,15 @@ class LoneSession:
         self.fetch = partial(fetch, blobs=self._blobs)
 
     async def begin(self, metadata: Any = None) -> None:
-        """What the trainer and the conductor say before a session can be opened. metadata: of the prompt."""
+        """Append the events that the trainer and the conductor write before a session can open. metadata: of
+        the prompt.
+        """
         worker, group = Participant(self.log, "test"), SAMPLE.rpartition("-s")[0]
         store, prompt = WeightStore(str(self._folder / "weights")), pack_tokens([1, 2, 3])
         manifest = store.write(0, [("w", "F32", (8,), b"\0" * 32)], parent=None)
         url = store.folder(0, manifest.digest)
         sampling = Sampling(max_new_tokens=self.answer)
-        asked = made.requested(SAMPLE, prompt=prompt, sampling=sampling, maker=Maker.AGENT)
+        request = made.requested(SAMPLE, prompt=prompt, sampling=sampling, maker=Maker.AGENT)
         await worker.append([made.started()])
         await worker.append(
             [
@@ -81,7 +83,7 @@ class LoneSession:
                 made.submitted(
                     group, text="?", tokens=prompt, source=Source(path="test", line=0), metadata=metadata or {}
                 ),
-                asked,
+                request,
             ]
         )
 

@@ -105,7 +105,7 @@ DISTILL = (
     "{% else %}{{ '<|User|>' + m.content }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|Assistant|><think>\n' }}{% endif %}"
 )
-# As Llama 3's: trims what is said.
+# As Llama 3's: trims the text.
 LLAMA3 = (
     "{% for m in messages %}{{ '<|header|>' + m.role + '<|/header|>\n\n' + m.content | trim + '<|eot|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|header|>assistant<|/header|>\n\n' }}{% endif %}"
@@ -118,7 +118,9 @@ GLM = (
 
 
 class Model(NamedTuple):
-    """end: the token that ends an answer. stable: history is shown as it was said, so a path's text is the chat's."""
+    """end: the token that ends an answer. stable: history is shown as it was written, so a path's text is the
+    chat's.
+    """
 
     name: str
     template: str
@@ -139,20 +141,20 @@ MODELS = (
 
 @cache
 def _learned() -> str:
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer_ = Tokenizer(models.BPE())
+    tokenizer_.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer_.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(LEARNED, trainers.BpeTrainer(vocab_size=350, initial_alphabet=alphabet))
-    made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
-    return str(made.to_str())
+    tokenizer_.train_from_iterator(LEARNED, trainers.BpeTrainer(vocab_size=350, initial_alphabet=alphabet))
+    tokenizer_.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    return str(tokenizer_.to_str())
 
 
 @cache
 def tokenizer(model: Model, name: str = "") -> Any:
     """name: what its folder is called."""
-    made = PreTrainedTokenizerFast(
+    wrapped = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(_learned()), eos_token=model.end, pad_token="<|endoftext|>"
     )
-    made.chat_template, made.name_or_path = model.template, name
-    return made
+    wrapped.chat_template, wrapped.name_or_path = model.template, name
+    return wrapped

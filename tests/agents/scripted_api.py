@@ -1,4 +1,4 @@
-"""The four APIs over a script in the place of a model: what a text of the model comes to at a client.
+"""The four APIs over a script instead of a model: what a client gets for a text of the model.
 
 `python -m tests.agents.scripted_api PORT` serves it, for the tools that look whether an API is what it says.
 """
@@ -41,60 +41,60 @@ class Scripted:
     names: ParserNames = QWEN
     step: int = 5
     fails_after: int | None = None
-    asked: list[AgentRequest] = field(default_factory=list)
-    said: list[Answer] = field(default_factory=list)
+    requests: list[AgentRequest] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.tokenizer = byte_tokenizer()
         self.parsers = Parsers(self.names, self.tokenizer)
 
-    def prompt(self, asked: AgentRequest) -> list[int]:
-        if asked.tokens is not None:
-            return list(asked.tokens)
-        text = asked.text or self.tokenizer.apply_chat_template(
-            list(asked.messages), tokenize=False, add_generation_prompt=True, **asked.template
+    def prompt(self, request: AgentRequest) -> list[int]:
+        if request.tokens is not None:
+            return list(request.tokens)
+        text = request.text or self.tokenizer.apply_chat_template(
+            list(request.messages), tokenize=False, add_generation_prompt=True, **request.template
         )
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
-    def check(self, asked: AgentRequest) -> AgentRequest:
-        self.asked.append(asked)
-        self.parsers.check(asked)
-        self.parsers.constraint(asked)
-        return asked
+    def check(self, request: AgentRequest) -> AgentRequest:
+        self.requests.append(request)
+        self.parsers.check(request)
+        self.parsers.constraint(request)
+        return request
 
-    def turn(self, asked: AgentRequest, dialect: Dialect) -> Iterator[bytes | Answer]:
+    def turn(self, request: AgentRequest, dialect: Dialect) -> Iterator[bytes | Answer]:
         """The events of its stream, and what they come to before the last."""
-        prompt, id = self.prompt(asked), hashlib.sha256(repr(asked.body).encode()).hexdigest()[:12]
-        reader, encoder = self.parsers.reader(asked, id, prompt), dialect.stream(asked, id, CREATED, len(prompt))
-        made = self.tokenizer.encode(self.model(asked), add_special_tokens=False)
-        made = made[: asked.sampling.get("max_new_tokens", len(made))]
+        prompt, id = self.prompt(request), hashlib.sha256(repr(request.body).encode()).hexdigest()[:12]
+        reader, encoder = self.parsers.reader(request, id, prompt), dialect.stream(request, id, CREATED, len(prompt))
+        generated = self.tokenizer.encode(self.model(request), add_special_tokens=False)
+        generated = generated[: request.sampling.get("max_new_tokens", len(generated))]
         yield encoder.begin()
-        for at in range(0, len(made), self.step):
+        for at in range(0, len(generated), self.step):
             if self.fails_after is not None and at >= self.fails_after:
                 yield encoder.fail(500, "the engine is gone")
                 return
-            tokens = made[at : at + self.step]
+            tokens = generated[at : at + self.step]
             yield from map(encoder.part, reader.feed(tokens, [-0.5] * len(tokens)))
-        is_cut = made[-1:] != [self.tokenizer.eos_token_id] and not asked.sampling.get("stop")
+        is_cut = generated[-1:] != [self.tokenizer.eos_token_id] and not request.sampling.get("stop")
         stop = StopReason.LENGTH if is_cut else StopReason.STOP
         yield from map(encoder.part, reader.end(stop))
-        said = Answer(
+        answer = Answer(
             id=id,
             created=CREATED,
             message=reader.message,
             stop=stop,
             text=reader.text,
             prompt_tokens=len(prompt),
-            tokens=tuple(made),
-            log_probs=(-0.5,) * len(made),
+            tokens=tuple(generated),
+            log_probs=(-0.5,) * len(generated),
             versions=(3,),
             matched=reader.matched,
             reasoning_tokens=reader.reasoning_tokens,
             pieces=reader.pieces,
         )
-        self.said.append(said)
-        yield said
-        yield encoder.end(said)
+        self.answers.append(answer)
+        yield answer
+        yield encoder.end(answer)
 
     def app(self) -> FastAPI:
         app = FastAPI()
@@ -117,29 +117,33 @@ class Scripted:
 
         async def answer(request: Request) -> Response:
             dialect = PATHS[request.url.path]
-            asked = self.check(read_whole(dialect, await request.body()))
-            found = list(self.turn(asked, dialect))
-            if asked.stream:
-                return StreamingResponse(iter([one for one in found if isinstance(one, bytes)]), media_type=EVENTS)
-            said = next((one for one in found if isinstance(one, Answer)), None)
-            if said is None:
+            question = self.check(read_whole(dialect, await request.body()))
+            events = list(self.turn(question, dialect))
+            if question.stream:
+                return StreamingResponse(
+                    iter([event for event in events if isinstance(event, bytes)]), media_type=EVENTS
+                )
+            answer_ = next((event for event in events if isinstance(event, Answer)), None)
+            if answer_ is None:
                 return JSONResponse(dialect.refusal(500, "the engine is gone"), 500)
-            return JSONResponse(dialect.whole(asked, said))
+            return JSONResponse(dialect.whole(question, answer_))
 
         for path in PATHS:
             app.post(path)(answer)
         return app
 
 
-def obliging(asked: AgentRequest) -> str:
-    """A model that does as it is told: it calls a tool that it has to, writes JSON that it has to, and thinks."""
-    last = asked.messages[-1] if asked.messages else {"role": "user"}
-    if asked.tools and asked.tool_choice != "none" and last["role"] == "user":
-        name = asked.tools[0]["function"]["name"] if asked.tool_choice in ("auto", "required") else asked.tool_choice
-        (tool,) = (one["function"] for one in asked.tools if one["function"]["name"] == name)
+def obliging(request: AgentRequest) -> str:
+    """Play an obedient model: it calls a tool that it has to, writes JSON that it has to, and thinks."""
+    last = request.messages[-1] if request.messages else {"role": "user"}
+    if request.tools and request.tool_choice != "none" and last["role"] == "user":
+        name = (
+            request.tools[0]["function"]["name"] if request.tool_choice in ("auto", "required") else request.tool_choice
+        )
+        (tool,) = (entry["function"] for entry in request.tools if entry["function"]["name"] == name)
         call = json.dumps({"name": name, "arguments": _fitting(tool["parameters"])}, ensure_ascii=False)
         return f"<think>\nI need {name}.\n</think>\n\n<tool_call>\n{call}\n</tool_call>{END}"
-    if schema := asked.sampling.get("json_schema"):
+    if schema := request.sampling.get("json_schema"):
         return json.dumps(_fitting(json.loads(schema)), ensure_ascii=False) + END
     return f"Grüße, 世界 😀!{END}"
 
@@ -150,7 +154,7 @@ def _fitting(schema: dict[str, object]) -> object:
         return schema.get("const", (schema.get("enum") or [None])[0])  # type: ignore[index]
     kind = schema.get("type", "object")
     if kind == "object":
-        return {name: _fitting(one) for name, one in schema.get("properties", {}).items()}  # type: ignore[attr-defined]
+        return {name: _fitting(part) for name, part in schema.get("properties", {}).items()}  # type: ignore[attr-defined]
     plain = {"string": "Zürich", "integer": 3, "number": 1.5, "boolean": True, "null": None}
     return [_fitting(schema["items"])] if kind == "array" else plain[str(kind)]  # type: ignore[arg-type]
 

@@ -50,18 +50,18 @@ class Played:
     turns: list[Turn] = field(default_factory=list)
 
     def ask(self, messages: Sequence[Message], tools: Sequence[Message] = (), **more: Any) -> Placement:
-        asked = AgentRequest(DialectName.CHAT, "m", tuple(messages), tools=tuple(tools), **more)
-        return self.bridge.place(asked, Recorded(self.turns))
+        request = AgentRequest(DialectName.CHAT, "m", tuple(messages), tools=tuple(tools), **more)
+        return self.bridge.place(request, Recorded(self.turns))
 
     def ids(self, ids: Sequence[int]) -> Placement:
         return self.bridge.place(AgentRequest(DialectName.GENERATE, "m", tokens=tuple(ids)), Recorded(self.turns))
 
     def record(self, placed: Placement, generated: Sequence[int], answer: Message) -> Turn:
-        made = np.array(generated, np.int32)
+        generated_ids = np.array(generated, np.int32)
         index = len(self.turns)
         answered = placed.chain.answered(answer)
         self.turns.append(
-            Turn(index, placed.extends, placed.chain.frame, placed.messages, answered, placed.observed, made)
+            Turn(index, placed.extends, placed.chain.frame, placed.messages, answered, placed.observed, generated_ids)
         )
         return self.turns[-1]
 

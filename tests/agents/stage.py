@@ -56,7 +56,7 @@ async def _offload(event: Any) -> Any:
 
 
 def setup(rules: AgentRules = RULES) -> AgentSetup:
-    """Of the tests' model, without parsers of tools."""
+    """Return the setup of the tests' model, without parsers of tools."""
     return AgentSetup(
         rules,
         TOKENIZER,
@@ -134,8 +134,8 @@ class Stage:
     def check_turns(self) -> list[TurnRecorded]:
         """Every recorded turn is what its generation was: prompt and tokens. All of them."""
         check_seconds(self.simulation.log.records)
-        calls = {one.sample: one for one in self.simulation.events(RolloutRequested)}
-        made = {one.sample: one for one in self.simulation.events(RolloutCompleted)}
+        calls = {event.sample: event for event in self.simulation.events(RolloutRequested)}
+        by_sample = {event.sample: event for event in self.simulation.events(RolloutCompleted)}
         turns = self.simulation.events(TurnRecorded)
         wholes: dict[tuple[str, int], list[int]] = {}
         for turn in turns:
@@ -146,7 +146,7 @@ class Stage:
             assert (call.after and call.after.turn) == turn.extends
             assert call.prompt_length == len(prompt)
             assert prompt == [*before, *unpack(call.prompt).tolist()]
-            completed = made[turn.agent.call]
+            completed = by_sample[turn.agent.call]
             assert turn.length == completed.length == len(unpack(turn.tokens))
             assert completed.digest == digest_of(turn)
             wholes[turn.sample, turn.index] = [*prompt, *unpack(turn.tokens).tolist()]
@@ -161,7 +161,7 @@ class Stage:
 
 
 def digest_of(turn: TurnRecorded) -> str:
-    """As its generation's."""
+    """Return the digest of a turn, computed like its generation's."""
     return content_digest(unpack(turn.tokens), unpack(turn.log_probs))
 
 
@@ -171,19 +171,19 @@ def openai_of(client: httpx.AsyncClient, session: dict[str, Any], **more: Any) -
 
 
 async def ask(client: httpx.AsyncClient, session: dict[str, Any], messages: Sequence[Any]) -> dict[str, Any]:
-    """What is said to a chat, as a message that goes on with it."""
+    """Ask a chat, and return the answer as a message that continues it."""
     body = {"model": "any", "messages": messages}
     answer = await client.post(f"{session['base_url']}/chat/completions", json=body)
     return dict(answer.json()["choices"][0]["message"])
 
 
 async def seal(client: httpx.AsyncClient, session: dict[str, Any], **wish: Any) -> httpx.Response:
-    """By the harness."""
+    """Seal a session like the harness."""
     where, key = f"/v1/sessions/{session['session']}", session["control_key"]
     return await client.post(f"{where}/seal", json=wish, headers={"authorization": f"Bearer {key}"})
 
 
 async def state(client: httpx.AsyncClient, session: dict[str, Any]) -> dict[str, Any]:
-    """As the harness sees it."""
+    """Return the state of a session as the harness sees it."""
     headers = {"authorization": f"Bearer {session['control_key']}"}
     return dict((await client.get(f"/v1/sessions/{session['session']}", headers=headers)).json())

@@ -21,7 +21,7 @@ from serve_apps.rollouts.agents.canonical import calls_of
 from serve_apps.rollouts.agents.detokenizer import BYTES, Detokenizer, StopFilter
 from serve_apps.rollouts.agents.turn_reader import Parsed, TurnReader, _arguments_left
 from tests.agents.byte_tokenizer import END
-from tests.agents.test_turn_reader import PLAIN, QWEN, TOKENIZER, WITH_TOOLS, bytes_ids, ids, told
+from tests.agents.test_turn_reader import PLAIN, QWEN, TOKENIZER, WITH_TOOLS, bytes_ids, fed, ids
 
 EOS = int(TOKENIZER.eos_token_id)
 PLAINLY = AgentRequest(DialectName.CHAT, "m")
@@ -72,11 +72,11 @@ def test_bytes_have_the_names_of_byte_level_vocabularies() -> None:
 
 def test_text_waits_for_the_rest_of_a_character_and_no_longer() -> None:
     smile = bytes_ids("\N{GRINNING FACE}".encode())
-    made = Detokenizer(TOKENIZER, skips=True)
-    assert [made.add([token]) for token in smile] == ["", "", "", "\N{GRINNING FACE}"]
-    assert [made.add([token]) for token in ids("ab")] == ["a", "b"]
-    assert made.add(ids("cd") + smile[:2]) == "cd"
-    assert made.end() == BROKEN
+    detokenizer = Detokenizer(TOKENIZER, skips=True)
+    assert [detokenizer.add([token]) for token in smile] == ["", "", "", "\N{GRINNING FACE}"]
+    assert [detokenizer.add([token]) for token in ids("ab")] == ["a", "b"]
+    assert detokenizer.add(ids("cd") + smile[:2]) == "cd"
+    assert detokenizer.end() == BROKEN
     wrong = Detokenizer(TOKENIZER, skips=True)
     assert wrong.add(bytes_ids(b"\xff" * 3)) == ""
     assert wrong.add(bytes_ids(b"\xff")) == BROKEN
@@ -105,30 +105,30 @@ def test_special_tokens_are_left_out_where_they_are_skipped() -> None:
     ],
 )
 def test_what_may_begin_a_stop_string_is_held(stops: list[str], pieces: list[str], shown: list[str], left: str) -> None:
-    found = StopFilter(stops, trims=True)
-    assert [found.add(piece) for piece in pieces] == shown
-    assert found.end() == left
-    assert found.end() == ""
+    filter_ = StopFilter(stops, trims=True)
+    assert [filter_.add(piece) for piece in pieces] == shown
+    assert filter_.end() == left
+    assert filter_.end() == ""
 
 
 def test_a_stop_string_that_is_not_trimmed_is_shown() -> None:
-    found = StopFilter(["END"], trims=False)
-    assert [found.add(piece) for piece in ("abE", "N", "D", "c")] == ["abE", "N", "D", "c"]
-    assert found.end() == ""
+    filter_ = StopFilter(["END"], trims=False)
+    assert [filter_.add(piece) for piece in ("abE", "N", "D", "c")] == ["abE", "N", "D", "c"]
+    assert filter_.end() == ""
     whole = StopFilter(["END", "EN"], trims=False)
     assert (whole.add("aENDb"), whole.matched) == ("aENDb", "EN")
     trimmed = StopFilter(["END"], trims=True)
     assert (trimmed.add("aEND"), trimmed.matched, trimmed.add("more"), trimmed.end()) == ("a", "END", "", "")
 
 
-def ended(asked: AgentRequest, text: str, stop: StopReason = StopReason.STOP) -> TurnReader:
-    return told(PLAIN.reader(asked, "t", []), ids(text), [1, 3], stop)[1]
+def ended(request: AgentRequest, text: str, stop: StopReason = StopReason.STOP) -> TurnReader:
+    return fed(PLAIN.reader(request, "t", []), ids(text), [1, 3], stop)[1]
 
 
 def test_what_ended_an_answer_is_left_out_and_named() -> None:
     shows = AgentRequest(DialectName.CHAT, "m", skip_special=False)
     keeps = AgentRequest(DialectName.CHAT, "m", skip_special=False, trim_stop=False)
-    for asked, text, stop, said, matched in (
+    for request, text, stop, content, matched in (
         (shows, f"a{END}", StopReason.STOP, "a", EOS),
         (keeps, f"a{END}", StopReason.STOP, f"a{END}", EOS),
         (shows, f"a{END}", StopReason.LENGTH, f"a{END}", None),
@@ -137,22 +137,22 @@ def test_what_ended_an_answer_is_left_out_and_named() -> None:
         (PLAINLY, "a", StopReason.STOP, "a", None),
         (PLAINLY, "", StopReason.STOP, "", None),
     ):
-        reader = ended(asked, text, stop)
-        assert (reader.text, reader.message["content"], reader.matched) == (said, said, matched)
+        reader = ended(request, text, stop)
+        assert (reader.text, reader.message["content"], reader.matched) == (content, content, matched)
 
 
 def test_a_stop_string_is_what_ended_an_answer() -> None:
-    asked = AgentRequest(DialectName.CHAT, "m", sampling={"stop": ["END"]}, skip_special=False)
-    reader = ended(asked, f"aEND{END}")
+    request = AgentRequest(DialectName.CHAT, "m", sampling={"stop": ["END"]}, skip_special=False)
+    reader = ended(request, f"aEND{END}")
     assert (reader.text, reader.matched) == ("a", "END")
-    own = PLAIN.reader(asked, "t", [], ["b"])
-    assert told(own, ids("aENDb"), [2])[1].text == "aEND"
+    own = PLAIN.reader(request, "t", [], ["b"])
+    assert fed(own, ids("aENDb"), [2])[1].text == "aEND"
 
 
 def test_tokens_that_end_an_answer_may_be_asked_for() -> None:
     (stop,) = ids("x")
-    asked = AgentRequest(DialectName.CHAT, "m", sampling={"stop_token_ids": [stop]})
-    reader = ended(asked, "abx")
+    request = AgentRequest(DialectName.CHAT, "m", sampling={"stop_token_ids": [stop]})
+    reader = ended(request, "abx")
     assert (reader.text, reader.matched) == ("ab", stop)
 
 
@@ -176,7 +176,7 @@ def test_the_tokens_of_reasoning_are_counted() -> None:
         (f"yes{END}", 0),
         (f'{thought}<tool_call>\n{{"name": "look", "arguments": {{}}}}\n</tool_call>{END}', None),
     ):
-        reader = told(QWEN.reader(WITH_TOOLS, "t", []), ids(text), [5, 9])[1]
+        reader = fed(QWEN.reader(WITH_TOOLS, "t", []), ids(text), [5, 9])[1]
         if count is None:
             assert len(ids(thought)) <= reader.reasoning_tokens < len(ids(text))
         else:
@@ -184,7 +184,7 @@ def test_the_tokens_of_reasoning_are_counted() -> None:
 
 
 class Calls:
-    """A parser of tools that is told what each piece comes to; it counts the pieces."""
+    """Play a parser of tools with listed results for each piece; it counts the pieces."""
 
     def __init__(self, **after: list[ToolCallItem]) -> None:
         self.pieces, self._after = list[str](), after
@@ -249,11 +249,11 @@ def test_calls_are_numbered_and_named() -> None:
 
 
 def test_calls_after_the_first_are_left_out_where_one_is_asked_for() -> None:
-    given: Any = {"a": [item("look", "1")], "b": [item("go", "2")], "c": [item(None, "3")]}
-    reader = parsed(Calls(**given), parallel=False)
+    fields: Any = {"a": [item("look", "1")], "b": [item("go", "2")], "c": [item(None, "3")]}
+    reader = parsed(Calls(**fields), parallel=False)
     assert [reader.feed(text, 1) for text in "abc"] == [[CallBegun(0, "0:look", "look"), CallArguments(0, "1")], [], []]
     assert [call.arguments for call in calls_of(reader.message())] == ["1"]
-    both = parsed(Calls(**given))
+    both = parsed(Calls(**fields))
     assert sum(len(both.feed(text, 1)) for text in "abc") == 5
 
 
@@ -322,14 +322,14 @@ def test_plain_text_is_read_at_once_and_parsed_text_by_token() -> None:
 
 
 class Read:
-    """What a parser has read of calls, and given out of their arguments."""
+    """Play a parser that has read calls and streamed part of their arguments."""
 
-    def __init__(self, read: list[dict[str, Any]], given: list[str]) -> None:
-        self.prev_tool_call_arr, self.streamed_args_for_tool = read, given
+    def __init__(self, read: list[dict[str, Any]], streamed: list[str]) -> None:
+        self.prev_tool_call_arr, self.streamed_args_for_tool = read, streamed
 
 
 @pytest.mark.parametrize(
-    ("read", "given", "left"),
+    ("read", "streamed", "left"),
     [
         ([{"name": "f", "arguments": {"a": 1}}], ['{"a"'], (0, ": 1}")),
         ([{"name": "f", "arguments": {"a": "世"}}], [""], (0, '{"a": "世"}')),
@@ -345,8 +345,8 @@ class Read:
     ],
 )
 def test_arguments_that_a_parser_has_read_and_not_given_out(
-    read: list[dict[str, Any]], given: list[str], left: tuple[int, str] | None
+    read: list[dict[str, Any]], streamed: list[str], left: tuple[int, str] | None
 ) -> None:
-    found = [(one.tool_index, one.parameters) for one in _arguments_left(Read(read, given))]
-    assert found == ([] if left is None else [left])
+    left_over = [(item.tool_index, item.parameters) for item in _arguments_left(Read(read, streamed))]
+    assert left_over == ([] if left is None else [left])
     assert _arguments_left(object()) == []

@@ -82,18 +82,18 @@ def only_asked(name: DialectName, body: bytes) -> None:
     """Whatever is read can be kept in a log, and answered."""
     dialect = DIALECTS[name]
     try:
-        asked = read_whole(dialect, body)
+        request = read_whole(dialect, body)
     except BadField:
         return
-    msgspec.msgpack.encode([asked.messages, asked.tools, asked.sampling, asked.template, asked.body])
-    assert asked.messages or asked.tokens or asked.text
-    said = Answer(
+    msgspec.msgpack.encode([request.messages, request.tools, request.sampling, request.template, request.body])
+    assert request.messages or request.tokens or request.text
+    reply = Answer(
         "t", 1, assistant("a", "b", [Call("c", "d", "{}")]), StopReason.STOP, "a", 1, (1,), (0.0,), pieces=(b"a",)
     )
-    assert json.loads(msgspec.json.encode(dialect.whole(asked, said)))
-    encoder = dialect.stream(asked, "t", 1)
+    assert json.loads(msgspec.json.encode(dialect.whole(request, reply)))
+    encoder = dialect.stream(request, "t", 1)
     assert encoder.begin() + encoder.part(Reasoning("b")) + encoder.part(Content("a", (1,), (0.0,), (b"a",)))
-    assert encoder.end(said)
+    assert encoder.end(reply)
 
 
 @pytest.mark.parametrize("name", DialectName)
@@ -126,27 +126,27 @@ def rich(name: DialectName) -> Json:
     """A request with much in it."""
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     if name is DialectName.CHAT:
-        said = {"role": "assistant", "content": [{"type": "text", "text": "a"}], "tool_calls": [call], "name": "x"}
-        told = {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "a"}]}
+        assistant = {"role": "assistant", "content": [{"type": "text", "text": "a"}], "tool_calls": [call], "name": "x"}
+        tool = {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "a"}]}
         shape = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
         more = {"tool_choice": {"type": "function", "function": {"name": "look"}}, "response_format": shape}
-        more |= {"stream_options": {"include_usage": True}, "messages": [USER, said, told], "logprobs": True}
+        more |= {"stream_options": {"include_usage": True}, "messages": [USER, assistant, tool], "logprobs": True}
     elif name is DialectName.RESPONSES:
         thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "a"}], "content": [], "id": "r"}
         output = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
         called = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
-        told = {"type": "function_call_output", "call_id": "c1", "output": "x"}
-        more = {"input": [USER, thought, output, called, told], "tool_choice": {"type": "function", "name": "look"}}
+        tool = {"type": "function_call_output", "call_id": "c1", "output": "x"}
+        more = {"input": [USER, thought, output, called, tool], "tool_choice": {"type": "function", "name": "look"}}
         more |= {"reasoning": {"effort": "low", "summary": "auto"}, "include": ["reasoning.encrypted_content"]}
         more |= {"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}, "verbosity": "low"}}
     elif name is DialectName.MESSAGES:
         blocks = [{"type": "thinking", "thinking": "", "signature": "text:YQ=="}, {"type": "text", "text": "a"}]
-        said = {
+        assistant = {
             "role": "assistant",
             "content": [*blocks, {"type": "tool_use", "id": "c1", "name": "look", "input": {}}],
         }
         result = {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "a"}]}
-        more = {"messages": [USER, said, {"role": "user", "content": [result]}], "thinking": {"type": "adaptive"}}
+        more = {"messages": [USER, assistant, {"role": "user", "content": [result]}], "thinking": {"type": "adaptive"}}
         more |= {"tool_choice": {"type": "tool", "name": "look"}, "system": [{"type": "text", "text": "s"}]}
         more |= {"output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {}}}}
     else:

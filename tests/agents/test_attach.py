@@ -1,4 +1,4 @@
-"""Where a request of a session goes on, and why it begins a root."""
+"""Test where a request continues its session, and why it begins a root."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{
 ANSWER: Message = {"role": "assistant", "content": "I look.", "tool_calls": [CALL]}
 
 
-def played(*messages: Message, said: str = "yes", tools: tuple[Message, ...] = ()) -> Played:
+def played(*messages: Message, answered: str = "yes", tools: tuple[Message, ...] = ()) -> Played:
     """A session of one turn."""
     session = Played(Bridge(tokenizer(MODELS[0])))
-    answer(session, session.ask(messages, tools), said)
+    answer(session, session.ask(messages, tools), answered)
     return session
 
 
-def answer(session: Played, placed: Placement, said: str) -> Turn:
-    ids = tokenizer(MODELS[0]).encode(said + "<|im_end|>", add_special_tokens=False)
-    return session.record(placed, ids, {"role": "assistant", "content": said})
+def answer(session: Played, placed: Placement, text: str) -> Turn:
+    ids = tokenizer(MODELS[0]).encode(text + "<|im_end|>", add_special_tokens=False)
+    return session.record(placed, ids, {"role": "assistant", "content": text})
 
 
-def said(text: str) -> Message:
+def assistant(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
@@ -83,17 +83,17 @@ def test_the_newest_of_equal_answers_goes_on() -> None:
     session = played(ASKED)
     answer(session, session.ask([ASKED]), "yes")
     answer(session, session.ask([ASKED]), "no")
-    assert session.ask([ASKED, said("yes"), ASKED]).extends == 1
-    assert session.ask([ASKED, said("no"), ASKED]).extends == 2
+    assert session.ask([ASKED, assistant("yes"), ASKED]).extends == 1
+    assert session.ask([ASKED, assistant("no"), ASKED]).extends == 2
 
 
 def test_a_session_goes_on_where_a_turn_was_answered_again() -> None:
-    """A lost answer leaves its turn, and the path goes on from the other."""
+    """Keep the turn of a lost answer, and continue the path from the other."""
     session = played(ASKED)
-    chat = [ASKED, said("yes"), ASKED]
+    chat = [ASKED, assistant("yes"), ASKED]
     lost, again = answer(session, session.ask(chat), "lost"), answer(session, session.ask(chat), "again")
     assert (lost.extends, again.extends) == (0, 0)
-    assert session.ask([*chat, said("again"), ASKED]).extends == again.index
+    assert session.ask([*chat, assistant("again"), ASKED]).extends == again.index
 
 
 @pytest.mark.parametrize(
@@ -101,16 +101,16 @@ def test_a_session_goes_on_where_a_turn_was_answered_again() -> None:
     [
         ([SYSTEM, ASKED], (), RootReason.REPEAT),
         ([SYSTEM, {"role": "user", "content": "so far: nothing"}], (), RootReason.COMPACTION),
-        ([SYSTEM, ASKED, said("no"), ASKED], (), RootReason.REWRITE),
+        ([SYSTEM, ASKED, assistant("no"), ASKED], (), RootReason.REWRITE),
         ([{"role": "system", "content": "Be a critic."}, ASKED], (), RootReason.SUBAGENT),
         ([ASKED], (), RootReason.SUBAGENT),
         ([SYSTEM, ASKED], TOOLS, RootReason.SUBAGENT),
-        ([SYSTEM, ASKED, said("yes"), ASKED], (), None),
+        ([SYSTEM, ASKED, assistant("yes"), ASKED], (), None),
     ],
 )
 def test_why_a_root_begins(messages: list[Message], tools: tuple[Message, ...], root: RootReason | None) -> None:
     session = played(SYSTEM, ASKED)
-    answer(session, session.ask([SYSTEM, ASKED, said("yes"), ASKED]), "and on")
+    answer(session, session.ask([SYSTEM, ASKED, assistant("yes"), ASKED]), "and on")
     placed = session.ask(messages, tools)
     assert placed.root is root
     assert (placed.extends is None) == (root is not None)
@@ -119,30 +119,31 @@ def test_why_a_root_begins(messages: list[Message], tools: tuple[Message, ...], 
     assert why_root([], Chains().of(messages)) is RootReason.FIRST
 
 
-ROLES = st.sampled_from([ASKED, SYSTEM, said("a"), said("b"), ANSWER, {"role": "tool", "content": "r"}])
+ROLES = st.sampled_from([ASKED, SYSTEM, assistant("a"), assistant("b"), ANSWER, {"role": "tool", "content": "r"}])
 
 
 @given(st.lists(st.tuples(st.lists(ROLES, min_size=1, max_size=4), ROLES), max_size=6), st.lists(ROLES, max_size=6))
-def test_the_deepest_beginning_is_found(turns: list[tuple[list[Message], Message]], asked: list[Message]) -> None:
+def test_the_deepest_beginning_is_found(turns: list[tuple[list[Message], Message]], messages: list[Message]) -> None:
     """Against a search that compares the messages themselves."""
-    known, chats = list[Any](), list[list[Message]]()
+    turns_, chats = list[Any](), list[list[Message]]()
     for index, (chat, answered) in enumerate(turns):
         chain = Chains().of(chat)
-        known.append(Turn(index, None, chain.frame, chain.links, chain.answered(answered), None, None))  # type: ignore[arg-type]
+        turns_.append(Turn(index, None, chain.frame, chain.links, chain.answered(answered), None, None))  # type: ignore[arg-type]
         chats.append([*chat, answered])
-    found = by_messages(Recorded(known), Chains().of(copy.deepcopy(asked)))
-    depths = [len(chat) * (asked[: len(chat)] == chat) for chat in chats]
-    # A turn whose answer is a system message is none: its frame was told before it.
+    attachment = by_messages(Recorded(turns_), Chains().of(copy.deepcopy(messages)))
+    depths = [len(chat) * (messages[: len(chat)] == chat) for chat in chats]
+    # A turn whose answer is a system message is none: its frame came before it.
     depths = [
-        depth * (Chains().of(chat).frame == Chains().of(asked).frame) for depth, chat in zip(depths, chats, strict=True)
+        depth * (Chains().of(chat).frame == Chains().of(messages).frame)
+        for depth, chat in zip(depths, chats, strict=True)
     ]
-    if found is None:
+    if attachment is None:
         assert not any(depths)
     else:
-        assert found[1] == max(depths)
-        assert chats[found[0].index] == asked[: found[1]]
+        assert attachment[1] == max(depths)
+        assert chats[attachment[0].index] == messages[: attachment[1]]
 
 
 def test_an_answer_to_no_messages_has_a_digest() -> None:
     chain = Chain("frame", ())
-    assert chain.answered(said("a")) not in {"", "frame", chain.answered(said("b"))}
+    assert chain.answered(assistant("a")) not in {"", "frame", chain.answered(assistant("b"))}

@@ -37,8 +37,8 @@ ENTRIES = [
 ]
 
 
-def whole(name: DialectName, said: Answer = SAID, **more: Any) -> Json:
-    return DIALECTS[name].whole(read(name, **more), said)
+def whole(name: DialectName, spoken: Answer = SAID, **more: Any) -> Json:
+    return DIALECTS[name].whole(read(name, **more), spoken)
 
 
 def test_chat() -> None:
@@ -145,10 +145,10 @@ def test_responses() -> None:
 
 def test_responses_repeats_what_was_given() -> None:
     tool = {"type": "function", "name": "look", "parameters": {"type": "object"}}
-    given: Json = {"tools": [tool], "tool_choice": "none", "temperature": 0.0, "parallel_tool_calls": False}
-    given |= {"reasoning": {"effort": "low"}, "text": {"verbosity": "low"}, "metadata": {"a": "b"}}
-    answer = whole(DialectName.RESPONSES, **given)
-    assert {name: answer[name] for name in given} == given | {
+    repeated: Json = {"tools": [tool], "tool_choice": "none", "temperature": 0.0, "parallel_tool_calls": False}
+    repeated |= {"reasoning": {"effort": "low"}, "text": {"verbosity": "low"}, "metadata": {"a": "b"}}
+    answer = whole(DialectName.RESPONSES, **repeated)
+    assert {name: answer[name] for name in repeated} == repeated | {
         "tools": [{"description": None, "strict": False, **tool}],
         "reasoning": {"effort": "low", "summary": None},
         "text": {"format": {"type": "text"}, "verbosity": "low"},
@@ -164,7 +164,9 @@ def test_responses_that_was_cut_is_incomplete(stop: StopReason) -> None:
 
 
 def test_responses_items() -> None:
-    """Reasoning as a summary where one was asked for, and sealed; an empty message where there is nothing else."""
+    """Return the reasoning as a summary if the request wants one, and sealed; an empty message if there is
+    nothing else.
+    """
     include = ["reasoning.encrypted_content", "message.output_text.logprobs"]
     thought, message, _ = whole(DialectName.RESPONSES, reasoning={"summary": "auto"}, include=include)["output"]
     sealed = thought.pop("encrypted_content")
@@ -229,7 +231,7 @@ def test_messages_is_never_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "ended"),
+    ("spoken", "ended"),
     [
         (PLAIN, ("end_turn", None)),
         (replace(PLAIN, matched="END"), ("stop_sequence", "END")),
@@ -240,13 +242,13 @@ def test_messages_is_never_empty() -> None:
         (replace(PLAIN, stop=StopReason.ABORT), ("max_tokens", None)),
     ],
 )
-def test_messages_says_how_it_ended(said: Answer, ended: tuple[str, str | None]) -> None:
-    answer = whole(DialectName.MESSAGES, said, stop_sequences=["END"])
+def test_messages_says_how_it_ended(spoken: Answer, ended: tuple[str, str | None]) -> None:
+    answer = whole(DialectName.MESSAGES, spoken, stop_sequences=["END"])
     assert (answer["stop_reason"], answer["stop_sequence"]) == ended
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("spoken", "reason"),
     [
         (SAID, "tool_calls"),
         (PLAIN, "stop"),
@@ -254,20 +256,24 @@ def test_messages_says_how_it_ended(said: Answer, ended: tuple[str, str | None])
         (replace(SAID, stop=StopReason.ABORT), "length"),
     ],
 )
-def test_chat_says_how_it_ended(said: Answer, reason: str) -> None:
-    assert whole(DialectName.CHAT, said)["choices"][0]["finish_reason"] == reason
+def test_chat_says_how_it_ended(spoken: Answer, reason: str) -> None:
+    assert whole(DialectName.CHAT, spoken)["choices"][0]["finish_reason"] == reason
 
 
 def test_generate() -> None:
     meta = {"finish_reason": {"type": "stop", "matched": 13}, "prompt_tokens": 10, "completion_tokens": 3}
     meta |= {"id": "s.3", "cached_tokens": 2, "weight_version": "6"}
-    said = replace(SAID, matched=13)
-    assert whole(DialectName.GENERATE, said) == {"text": "hm Hi.", "output_ids": [11, 12, 13], "meta_info": meta}
-    assert whole(DialectName.GENERATE, replace(said, versions=()))["meta_info"]["weight_version"] == "0"
-    told = whole(DialectName.GENERATE, said, return_logprob=True, rid="mine")["meta_info"]
+    matched_answer = replace(SAID, matched=13)
+    assert whole(DialectName.GENERATE, matched_answer) == {
+        "text": "hm Hi.",
+        "output_ids": [11, 12, 13],
+        "meta_info": meta,
+    }
+    assert whole(DialectName.GENERATE, replace(matched_answer, versions=()))["meta_info"]["weight_version"] == "0"
+    meta_info = whole(DialectName.GENERATE, matched_answer, return_logprob=True, rid="mine")["meta_info"]
     log_probs = [[-0.5, 11, None], [-9999.0, 12, None], [-1.0, 13, None]]
-    assert told == meta | {"id": "mine", "output_token_logprobs": log_probs, "input_token_logprobs": []}
-    texts = whole(DialectName.GENERATE, said, return_logprob=True, return_text_in_logprobs=True)["meta_info"]
+    assert meta_info == meta | {"id": "mine", "output_token_logprobs": log_probs, "input_token_logprobs": []}
+    texts = whole(DialectName.GENERATE, matched_answer, return_logprob=True, return_text_in_logprobs=True)["meta_info"]
     assert [text for _, _, text in texts["output_token_logprobs"]] == ["H", "\N{REPLACEMENT CHARACTER}", "i."]
 
 

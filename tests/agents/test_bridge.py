@@ -26,7 +26,7 @@ SAID = st.text("ab the answr\n42{}é", min_size=1, max_size=12).map(str.strip).f
 def ids_of(model: Model, text: str, *, drifts: bool = True) -> list[int]:
     """drifts: each character by itself, as a model may generate it, and not as the tokenizer would."""
     encode = tokenizer(model).encode
-    return [one for part in (text if drifts else [text]) for one in encode(part, add_special_tokens=False)]
+    return [id_ for part in (text if drifts else [text]) for id_ in encode(part, add_special_tokens=False)]
 
 
 def end_of(model: Model) -> int:
@@ -37,7 +37,7 @@ def end_of(model: Model) -> int:
 @settings(max_examples=25)
 @given(data=st.data())
 def test_a_path_is_the_prompt_that_the_engine_gets(model: Model, data: st.DataObject) -> None:
-    """Turns of all sorts: answers that were cut, agents that shorten, repeat, or change what was said."""
+    """Play turns of all kinds: answers that were cut, agents that shorten, repeat, or change earlier messages."""
     played, rendering = Played(Bridge(tokenizer(model))), Rendering(tokenizer(model))
     chat: list[Message] = [{"role": "user", "content": data.draw(SAID)}]
     if data.draw(st.booleans()):
@@ -55,15 +55,15 @@ def test_a_path_is_the_prompt_that_the_engine_gets(model: Model, data: st.DataOb
         if faithful and model.stable:
             assert placed.root is (None if played.turns else RootReason.FIRST)
             assert tokenizer(model).decode(prompt) == rendering.text(chat)
-        said, cut, kept = data.draw(SAID), data.draw(st.booleans()), data.draw(st.sampled_from([str, str, str.upper]))
+        text_, cut, kept = data.draw(SAID), data.draw(st.booleans()), data.draw(st.sampled_from([str, str, str.upper]))
         played.record(
             placed,
-            ids_of(model, said) + ([] if cut else [end_of(model)]),
-            {"role": "assistant", "content": said},
+            ids_of(model, text_) + ([] if cut else [end_of(model)]),
+            {"role": "assistant", "content": text_},
         )
-        faithful = faithful and kept(said) == said
+        faithful = faithful and kept(text_) == text_
         chats.append(chat)
-        chat = [*chat, {"role": "assistant", "content": kept(said)}, {"role": "user", "content": data.draw(SAID)}]
+        chat = [*chat, {"role": "assistant", "content": kept(text_)}, {"role": "user", "content": data.draw(SAID)}]
         if data.draw(st.integers(0, 5)) == 0:
             chat = data.draw(st.sampled_from(chats))
             faithful = False
@@ -76,21 +76,23 @@ def test_tool_calls_and_their_results_go_on_as_the_template_has_them(
     model: Model, calls: list[tuple[str, str, bool]]
 ) -> None:
     name = "/models/Qwen3-4B" if model is THINKS else ""
-    made = tokenizer(model, name)
-    played, rendering = Played(Bridge(made)), Rendering(made)
+    tokenizer_ = tokenizer(model, name)
+    played, rendering = Played(Bridge(tokenizer_)), Rendering(tokenizer_)
     chat: list[Message] = [{"role": "system", "content": "s"}, {"role": "user", "content": "look it up"}]
     thinks = "<think>\nI see\n</think>\n\n" if model is THINKS else ""
-    for number, (said, result, cut) in enumerate(calls):
+    for number, (spoken, result, cut) in enumerate(calls):
         placed = played.ask(chat, TOOLS)
         assert placed.extends == (number - 1 if number else None)
         assert placed.rule is ([Rule.TEXT, Rule.RENDERER][model is THINKS] if number else Rule.WHOLE)
-        assert made.decode(played.prompt(placed)) == rendering.text(chat, TOOLS)
+        assert tokenizer_.decode(played.prompt(placed)) == rendering.text(chat, TOOLS)
         call = '{"name": "look_up", "arguments": {"word": "x"}}'
-        text = f"{thinks}{said}\n<tool_call>\n{call}\n</tool_call>"
+        text = f"{thinks}{spoken}\n<tool_call>\n{call}\n</tool_call>"
         function = {"name": "look_up", "arguments": '{"word":"x"}'}
-        answer = {"role": "assistant", "content": said, "tool_calls": [{"id": f"c{number}", "function": function}]}
+        answer = {"role": "assistant", "content": spoken, "tool_calls": [{"id": f"c{number}", "function": function}]}
         reasoning = {"reasoning_content": "I see"} if thinks else {}
-        ids = ids_of(model, f"{thinks}{said}\n") + ids_of(model, text.removeprefix(f"{thinks}{said}\n"), drifts=False)
+        ids = ids_of(model, f"{thinks}{spoken}\n") + ids_of(
+            model, text.removeprefix(f"{thinks}{spoken}\n"), drifts=False
+        )
         played.record(placed, ids + ([] if cut else [end_of(model)]), answer | reasoning)
         chat += [answer | reasoning, {"role": "tool", "tool_call_id": f"c{number}", "content": result}]
 
@@ -142,9 +144,9 @@ def test_the_last_messages_decide_as_the_whole_chat_would(model: Model, steps: l
         with patch.object(bridge, "last_of", lambda messages: messages):
             whole = played.ask(chat)
         assert (placed.extends, placed.observed.tolist()) == (whole.extends, whole.observed.tolist())
-        said = f"<think>\nhm\n</think>\n\nstep {number}" if thinks else f"step {number}"
-        answer = {"role": "assistant", "content": said}
-        played.record(placed, [*ids_of(model, said, drifts=False), end_of(model)], answer)
+        spoken = f"<think>\nhm\n</think>\n\nstep {number}" if thinks else f"step {number}"
+        answer = {"role": "assistant", "content": spoken}
+        played.record(placed, [*ids_of(model, spoken, drifts=False), end_of(model)], answer)
         chat = [*chat, answer, {"role": asks, "content": "done"}]
 
 
@@ -218,20 +220,20 @@ def test_a_long_session_costs_what_a_short_one_does() -> None:
 class Counted:
     """A tokenizer that counts what it works on."""
 
-    def __init__(self, made: Any) -> None:
-        self.made, self.characters = made, 0
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer, self.characters = tokenizer, 0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.made, name)
+        return getattr(self.tokenizer, name)
 
     def apply_chat_template(self, *args: Any, **kwargs: Any) -> str:
-        text = str(self.made.apply_chat_template(*args, **kwargs))
+        text = str(self.tokenizer.apply_chat_template(*args, **kwargs))
         self.characters += len(text)
         return text
 
     def encode(self, text: str, **kwargs: Any) -> list[int]:
         self.characters += len(text)
-        return list(self.made.encode(text, **kwargs))
+        return list(self.tokenizer.encode(text, **kwargs))
 
 
 def test_what_the_template_refuses_is_the_caller_s_mistake() -> None:

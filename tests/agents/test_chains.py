@@ -1,4 +1,4 @@
-"""What is linked of a session's requests, how far ids go along its turns, and why a root begins: the edges of each."""
+"""Test the links of a session's requests, how far ids go along its turns, and why a root begins: the edges of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from schemas.turns import RootReason
 from serve_apps.rollouts.agents import attach
 from serve_apps.rollouts.agents.attach import Chain, Chains, Message, walk, why_root
 from tests.agents.sessions import TOOLS, Turn
-from tests.agents.test_attach import ANSWER, ASKED, CALL, SYSTEM, said
+from tests.agents.test_attach import ANSWER, ASKED, CALL, SYSTEM, assistant
 
 
 def user(text: str) -> Message:
@@ -22,18 +22,18 @@ def user(text: str) -> Message:
 @pytest.fixture
 def linked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A digest for each message that is linked from now on."""
-    made, link = list[str](), attach._link
+    links, link = list[str](), attach._link
 
     def noted(last: str, message: Message) -> str:
-        made.append(link(last, message))
-        return made[-1]
+        links.append(link(last, message))
+        return links[-1]
 
     monkeypatch.setattr(attach, "_link", noted)
-    return made
+    return links
 
 
 def test_what_was_linked_is_not_linked_again(linked: list[str]) -> None:
-    chains, chat = Chains(), [SYSTEM, ASKED, said("yes"), user("and?")]
+    chains, chat = Chains(), [SYSTEM, ASKED, assistant("yes"), user("and?")]
 
     def linked_of(messages: list[Message]) -> int:
         linked.clear()
@@ -45,16 +45,16 @@ def test_what_was_linked_is_not_linked_again(linked: list[str]) -> None:
     assert linked_of(chat) == 4
     assert linked_of(chat) == 0
     assert linked_of(copy.deepcopy(chat)) == 0
-    assert linked_of([*chat, said("no"), user("so")]) == 2
+    assert linked_of([*chat, assistant("no"), user("so")]) == 2
     assert linked_of([*copy.deepcopy(chat[:3]), user("or?")]) == 1
-    assert linked_of([*chat[:2], said("maybe")]) == 1
+    assert linked_of([*chat[:2], assistant("maybe")]) == 1
     assert linked_of(chat[:3]) == 0
     assert linked_of([SYSTEM, user("another")]) == 1
     assert linked_of([{"role": "system", "content": "Be brief."}, *chat[1:]]) == 4
 
 
 def test_agents_that_ask_in_turns_link_what_is_new_alone(linked: list[str]) -> None:
-    chains, chats = Chains(), [[SYSTEM, user(str(number)), said("yes")] for number in range(4)]
+    chains, chats = Chains(), [[SYSTEM, user(str(number)), assistant("yes")] for number in range(4)]
     for chat in chats:
         chains.of(chat)
     for chat in chats:
@@ -64,7 +64,7 @@ def test_agents_that_ask_in_turns_link_what_is_new_alone(linked: list[str]) -> N
 
 
 def test_what_is_linked_depends_on_the_frame() -> None:
-    chains, chat = Chains(), [ASKED, said("yes"), ASKED]
+    chains, chat = Chains(), [ASKED, assistant("yes"), ASKED]
     for tools, template in ((), None), (TOOLS, None), ((), {"a": 1}), ((), None), ((), {}):
         assert chains.of(chat, tools, template) == Chains().of(chat, tools, template)
     assert chains.of(chat, (), {}) == chains.of(chat, (), None)
@@ -85,8 +85,8 @@ SAME: list[tuple[Message, Message]] = [
     ({"role": "user", "content": None}, {"role": "user", "content": ""}),
     ({"role": "user", "content": "a", "name": None}, {"role": "user", "content": "a", "name": ""}),
     ({"role": "user", "content": [{"text": "a"}, {"text": "b"}]}, {"role": "user", "content": "ab"}),
-    (said("a") | {"tool_calls": None}, said("a") | {"tool_calls": []}),
-    ({"role": "assistant", "tool_calls": [CALL]}, said("") | {"tool_calls": [CALL["function"]]}),
+    (assistant("a") | {"tool_calls": None}, assistant("a") | {"tool_calls": []}),
+    ({"role": "assistant", "tool_calls": [CALL]}, assistant("") | {"tool_calls": [CALL["function"]]}),
 ]
 OTHER: list[tuple[Message, Message]] = [
     ({"role": "user", "content": "a"}, {"role": "system", "content": "a"}),
@@ -102,14 +102,14 @@ OTHER: list[tuple[Message, Message]] = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), SAME)
-def test_the_same_message(one: Message, other: Message) -> None:
-    assert link_of(one) == link_of(other)
+@pytest.mark.parametrize(("first", "other"), SAME)
+def test_the_same_message(first: Message, other: Message) -> None:
+    assert link_of(first) == link_of(other)
 
 
-@pytest.mark.parametrize(("one", "other"), OTHER)
-def test_not_the_same_message(one: Message, other: Message) -> None:
-    assert link_of(one) != link_of(other)
+@pytest.mark.parametrize(("first", "other"), OTHER)
+def test_not_the_same_message(first: Message, other: Message) -> None:
+    assert link_of(first) != link_of(other)
 
 
 def test_the_systems_at_the_head_make_the_frame() -> None:
@@ -122,7 +122,7 @@ def test_the_systems_at_the_head_make_the_frame() -> None:
 
 
 def turn(index: int, extends: int | None, observed: list[int], generated: list[int], **more: Any) -> Turn:
-    ids = [np.array(one, np.int32) for one in (observed, generated)]
+    ids = [np.array(part, np.int32) for part in (observed, generated)]
     return Turn(index, extends, more.get("frame", ""), more.get("messages", ()), "", *ids)
 
 

@@ -24,11 +24,11 @@ SCRIPT = f"<think>\nHm 世.\n</think>\n\nI look.\n{CALL}\n{CALL}{END}"
 SAID = "Grüße, 世界 😀!"
 
 
-def agent(asked: AgentRequest) -> str:
-    """It calls a tool first, and then says what it was told."""
-    if asked.tools and not any(message["role"] == "tool" for message in asked.messages):
+def agent(request: AgentRequest) -> str:
+    """Call a tool first, and then answer with its result."""
+    if request.tools and not any(message["role"] == "tool" for message in request.messages):
         return SCRIPT
-    return obliging(asked)
+    return obliging(request)
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +40,9 @@ def server() -> Iterator[tuple[Scripted, str]]:
 
 @pytest.fixture
 def scripted(server: tuple[Scripted, str]) -> Iterator[Scripted]:
-    found = server[0]
-    yield found
-    found.fails_after, found.model = None, agent
+    scripted_server = server[0]
+    yield scripted_server
+    scripted_server.fails_after, scripted_server.model = None, agent
 
 
 @pytest.fixture
@@ -70,15 +70,15 @@ def test_chat_with_tools(scripted: Scripted, chat: openai.OpenAI, streams: bool)
         assert {"content.delta", "tool_calls.function.arguments.delta"} <= kinds
     else:
         done = chat.chat.completions.create(model="m", messages=ASKED, tools=CHAT_TOOLS)
-    (choice,), said = done.choices, scripted.said[-1]
+    (choice,), last_answer = done.choices, scripted.answers[-1]
     assert choice.finish_reason == "tool_calls"
     assert [json.loads(call.function.arguments) for call in choice.message.tool_calls] == [{"city": "Zürich"}] * 2
-    assert done.usage.completion_tokens == len(said.tokens)
+    assert done.usage.completion_tokens == len(last_answer.tokens)
     results = [{"role": "tool", "tool_call_id": c.id, "content": "sun"} for c in choice.message.tool_calls]
     again = chat.chat.completions.create(model="m", messages=[*ASKED, choice.message, *results], tools=CHAT_TOOLS)
     assert again.choices[0].message.content == SAID
     assert again.choices[0].finish_reason == "stop"
-    assert scripted.asked[-1].messages[1] == said.message
+    assert scripted.requests[-1].messages[1] == last_answer.message
 
 
 def test_chat_stream_is_whole_text(chat: openai.OpenAI) -> None:
@@ -87,8 +87,10 @@ def test_chat_stream_is_whole_text(chat: openai.OpenAI) -> None:
     text = [chunk.choices[0].delta.content or "" for chunk in chunks]
     assert "".join(text) == SAID
     assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in text)
-    entries = [one for chunk in chunks if chunk.choices[0].logprobs for one in chunk.choices[0].logprobs.content or ()]
-    assert bytes(byte for one in entries for byte in one.bytes or ()) == f"{SAID}{END}".encode()
+    entries = [
+        entry for chunk in chunks if chunk.choices[0].logprobs for entry in chunk.choices[0].logprobs.content or ()
+    ]
+    assert bytes(byte for entry in entries for byte in entry.bytes or ()) == f"{SAID}{END}".encode()
     whole = chat.chat.completions.create(model="m", messages=ASKED, logprobs=True).choices[0].logprobs
     assert whole is not None
     assert whole.content == entries
@@ -99,11 +101,11 @@ def test_structured_answers_are_parsed(chat: openai.OpenAI) -> None:
         city: str
         days: int
 
-    wanted = Trip(city="Zürich", days=3)
+    trip = Trip(city="Zürich", days=3)
     assert (
-        chat.chat.completions.parse(model="m", messages=ASKED, response_format=Trip).choices[0].message.parsed == wanted
+        chat.chat.completions.parse(model="m", messages=ASKED, response_format=Trip).choices[0].message.parsed == trip
     )
-    assert chat.responses.parse(model="m", input="Go.", text_format=Trip).output_parsed == wanted
+    assert chat.responses.parse(model="m", input="Go.", text_format=Trip).output_parsed == trip
 
 
 RESPONSE_TOOLS: Any = [{"type": "function", "name": "weather", "parameters": WEATHER, "strict": False}]
@@ -111,26 +113,26 @@ RESPONSE_TOOLS: Any = [{"type": "function", "name": "weather", "parameters": WEA
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_responses_with_tools(scripted: Scripted, chat: openai.OpenAI, streams: bool) -> None:
-    given: Json = {"model": "m", "tools": RESPONSE_TOOLS, "instructions": "Be brief."}
-    asked: Any = [{"role": "user", "content": "Weather?"}]
+    fields: Json = {"model": "m", "tools": RESPONSE_TOOLS, "instructions": "Be brief."}
+    input_items: Any = [{"role": "user", "content": "Weather?"}]
     if streams:
-        with chat.responses.stream(input=asked, **given) as stream:
+        with chat.responses.stream(input=input_items, **fields) as stream:
             kinds = [event.type for event in stream]
             done: Any = stream.get_final_response()
         assert kinds[:2] == ["response.created", "response.in_progress"]
         assert kinds[-1] == "response.completed"
         assert {"response.reasoning_text.delta", "response.function_call_arguments.done"} <= set(kinds)
     else:
-        done = chat.responses.create(input=asked, **given)
+        done = chat.responses.create(input=input_items, **fields)
     assert [item.type for item in done.output] == ["reasoning", "message", "function_call", "function_call"]
     results = [
         {"type": "function_call_output", "call_id": item.call_id, "output": "sun"}
         for item in done.output
         if item.type == "function_call"
     ]
-    again = chat.responses.create(input=[*asked, *done.output, *results], **given)
+    again = chat.responses.create(input=[*input_items, *done.output, *results], **fields)
     assert again.output_text == SAID
-    assert scripted.asked[-1].messages[2] == scripted.said[-2].message
+    assert scripted.requests[-1].messages[2] == scripted.answers[-2].message
 
 
 CLAUDE_TOOLS: Any = [{"name": "weather", "input_schema": WEATHER}]
@@ -138,28 +140,28 @@ CLAUDE_TOOLS: Any = [{"name": "weather", "input_schema": WEATHER}]
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_messages_with_tools_and_thinking(scripted: Scripted, claude: anthropic.Anthropic, streams: bool) -> None:
-    given: Json = {"model": "m", "max_tokens": 2048, "tools": CLAUDE_TOOLS, "system": "Be brief."}
-    given["thinking"] = {"type": "enabled", "budget_tokens": 1024}
+    fields: Json = {"model": "m", "max_tokens": 2048, "tools": CLAUDE_TOOLS, "system": "Be brief."}
+    fields["thinking"] = {"type": "enabled", "budget_tokens": 1024}
     if streams:
-        with claude.messages.stream(messages=ASKED, **given) as stream:
+        with claude.messages.stream(messages=ASKED, **fields) as stream:
             kinds = {event.type for event in stream}
             done: Any = stream.get_final_message()
         assert {"thinking", "signature", "text", "input_json", "message_stop"} <= kinds
     else:
-        done = claude.messages.create(messages=ASKED, **given)
+        done = claude.messages.create(messages=ASKED, **fields)
     assert done.stop_reason == "tool_use"
     assert [block.type for block in done.content] == ["thinking", "text", "tool_use", "tool_use"]
-    assert done.usage.input_tokens == scripted.said[-1].prompt_tokens
+    assert done.usage.input_tokens == scripted.answers[-1].prompt_tokens
     results = [
         {"type": "tool_result", "tool_use_id": block.id, "content": "sun"}
         for block in done.content
         if block.type == "tool_use"
     ]
     messages = [*ASKED, {"role": "assistant", "content": done.content}, {"role": "user", "content": results}]
-    again = claude.messages.create(messages=messages, **given)
+    again = claude.messages.create(messages=messages, **fields)
     assert again.content[0].text == SAID
     assert again.stop_reason == "end_turn"
-    assert scripted.asked[-1].messages[2] == scripted.said[-2].message
+    assert scripted.requests[-1].messages[2] == scripted.answers[-2].message
     counted = claude.messages.count_tokens(model="m", messages=messages, system="Be brief.", tools=CLAUDE_TOOLS)
     assert counted.input_tokens == again.usage.input_tokens
 
@@ -217,10 +219,10 @@ def test_generate_is_sglangs(server: tuple[Scripted, str]) -> None:
     with httpx.stream("POST", url, json=body | {"stream": True}) as response:
         lines = [line[6:] for line in response.iter_lines() if line.startswith("data: ")]
     assert lines[-1] == "[DONE]"
-    found = [json.loads(line) for line in lines[:-1]]
-    assert found[-1] == whole
-    assert all(later["text"].startswith(earlier["text"]) for earlier, later in pairwise(found))
+    events = [json.loads(line) for line in lines[:-1]]
+    assert events[-1] == whole
+    assert all(later["text"].startswith(earlier["text"]) for earlier, later in pairwise(events))
 
 
 def test_dialects_are_all_here(scripted: Scripted) -> None:
-    assert {asked.dialect for asked in scripted.asked} == set(DialectName)
+    assert {request.dialect for request in scripted.requests} == set(DialectName)

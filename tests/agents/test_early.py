@@ -44,11 +44,11 @@ class Counting(ScriptedEngine):
 
     def __init__(self, script: Script) -> None:
         super().__init__(script)
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """See `Engine.generate`."""
-        self.asked.append(request.rid)
+        self.requests.append(request.rid)
         async with contextlib.aclosing(super().generate(request)) as deltas:  # type: ignore[type-var]
             async for delta in deltas:
                 yield delta
@@ -70,7 +70,7 @@ class Stage:
         url, parent = self._store.folder(version, wrote.digest), version - 1 if version else None
         published = made.published(version, parent=parent, url=url, digest=wrote.digest, bytes=wrote.bytes)
         await self.gateway.append([published])
-        await self.until(lambda: any(one.version == version for one in self.events(WeightsActivated)))
+        await self.until(lambda: any(event.version == version for event in self.events(WeightsActivated)))
 
     async def __aenter__(self) -> Stage:
         await self.engine.start(1.0)
@@ -92,8 +92,8 @@ class Stage:
     async def tell(self, request: RolloutRequested = REQUEST) -> Append:
         """It early; what is to be appended."""
         append = once(self.gateway.enclose(request))
-        one = Recorded(0, append.envelope.subject, append.envelope, append.encoded())
-        await self.log.notify(ENGINE, [one], early=True)
+        recorded = Recorded(0, append.envelope.subject, append.envelope, append.encoded())
+        await self.log.notify(ENGINE, [recorded], early=True)
         return append
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -102,10 +102,10 @@ class Stage:
                 await asyncio.sleep(0.005)
 
     def events(self, *kinds: type[Event], sample: str | None = None) -> list[Event]:
-        """Of the log."""
-        all_ = [one.envelope.event for one in self.log.records]
-        mine = [one for one in all_ if sample is None or getattr(one, "sample", "") == sample]
-        return [one for one in mine if isinstance(one, kinds or Event)]
+        """Return the events of the log."""
+        all_ = [record.envelope.event for record in self.log.records]
+        mine = [event for event in all_ if sample is None or getattr(event, "sample", "") == sample]
+        return [event for event in mine if isinstance(event, kinds or Event)]
 
     async def ended(self, sample: str = SAMPLE) -> RolloutCompleted:
         await self.until(lambda: bool(self.events(RolloutCompleted, sample=sample)))
@@ -130,20 +130,20 @@ async def test_the_log_is_as_without_it(tmp_path: Path) -> None:
         end, append = await stage.log.end(), await stage.tell()
         await stage.until(lambda: stage.engine.tokens_generated > 0)
         await asyncio.sleep(0.05)
-        assert await stage.log.end() == end, "nothing of it is said before the log has the request"
+        assert await stage.log.end() == end, "nothing of it is published before the log has the request"
         await stage.log.append([append])
         completed = await stage.ended()
-        assert stage.engine.asked == [f"{SAMPLE}-0-0"], "it was begun once, before"
+        assert stage.engine.requests == [f"{SAMPLE}-0-0"], "it was begun once, before"
         plain, usual = await _as_ever(tmp_path / "usual")
         assert names(stage.events(sample=SAMPLE)) == plain
         assert (completed.digest, completed.spans, completed.stop) == (usual.digest, usual.spans, usual.stop)
-        causes = {one.envelope.cause async for one in stage.log.read(1, about(RUN, "rollout", SAMPLE))}
+        causes = {recorded.envelope.cause async for recorded in stage.log.read(1, about(RUN, "rollout", SAMPLE))}
         assert causes == {None, append.envelope.id}
     assert stage.engine.running == 0
 
 
 async def test_what_never_comes_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the gateway is killed between, or another one was first."""
+    """Leave no trace if the gateway is killed between, or another one was first."""
     monkeypatch.setattr(early_requests, "EARLY_S", 0.05)
     async with Stage(tmp_path, Script(chunk=1, seconds_per_chunk=0.02)) as stage:
         end = await stage.log.end()
@@ -152,7 +152,7 @@ async def test_what_never_comes_leaves_no_trace(tmp_path: Path, monkeypatch: pyt
         await stage.until(lambda: stage.engine.running == 0)
         assert await stage.log.end() == end
         await stage.log.append([append])  # later than it waits: as if nobody had told
-        await stage.until(lambda: len(stage.engine.asked) == 2)
+        await stage.until(lambda: len(stage.engine.requests) == 2)
 
 
 async def test_who_is_ended_meanwhile_ends_it(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_another_engine_was_first(tmp_path: Path) -> None:
         (at,) = await stage.log.append([append])
         fence = Fence(about(RUN, "rollout", SAMPLE), at)
         await stage.log.append([Append(stage.gateway.enclose(chunk), fence)])
-        await stage.until(lambda: stage.engine.asked != [] and stage.engine.running == 0)
+        await stage.until(lambda: stage.engine.requests != [] and stage.engine.running == 0)
         assert stage.events(sample=SAMPLE)[1:] == [chunk]
 
 
@@ -194,10 +194,10 @@ async def test_told_twice_and_after_it_came(tmp_path: Path, monkeypatch: pytest.
         await stage.until(lambda: bool(stage.events(RolloutProgressed)))
         await stage.tell()
         await stage.ended()
-        assert stage.engine.asked == [f"{SAMPLE}-0-0"]
+        assert stage.engine.requests == [f"{SAMPLE}-0-0"]
         end = await stage.log.end()
         await stage.tell()  # nobody can know that it has ended: it is dropped in its time
-        await stage.until(lambda: stage.engine.running == 0 and len(stage.engine.asked) <= 2)
+        await stage.until(lambda: stage.engine.running == 0 and len(stage.engine.requests) <= 2)
         assert await stage.log.end() == end
 
 
@@ -210,30 +210,30 @@ async def test_weights_that_are_loaded_meanwhile(tmp_path: Path) -> None:
         await stage.log.append([append])
         completed = await stage.ended()
         assert [(span.start, span.end, span.version) for span in completed.spans] == [(0, 4, 0), (4, 12, 1)]
-        chunks = [one for one in stage.events(RolloutProgressed) if isinstance(one, RolloutProgressed)]
-        made = [value for one in [*chunks, completed] for value in unpack(one.log_probs).tolist()]
-        wanted = [stage.engine.log_prob(1, 2 + at, 0 if at < 4 else 1) for at in range(12)]
-        assert made == pytest.approx(wanted)
+        chunks = [event for event in stage.events(RolloutProgressed) if isinstance(event, RolloutProgressed)]
+        log_probs = [value for event in [*chunks, completed] for value in unpack(event.log_probs).tolist()]
+        log_probs_ = [stage.engine.log_prob(1, 2 + at, 0 if at < 4 else 1) for at in range(12)]
+        assert log_probs == pytest.approx(log_probs_)
 
 
 async def test_weights_that_it_may_not_have(tmp_path: Path) -> None:
-    """Of an evaluation, and of ones that are not there yet: nothing is loaded for what may never come."""
+    """Load nothing for an evaluation, or for weights that are not there yet: they may never come."""
     async with Stage(tmp_path, Script()) as stage:
         await stage.tell(replace(REQUEST, max_version=0))
         await stage.tell(replace(REQUEST, sample="d-s0", group="d", min_version=1))
         await asyncio.sleep(0.05)
-        assert stage.engine.asked == []
+        assert stage.engine.requests == []
 
 
 @pytest.mark.parametrize(("room", "most"), [(64, EARLY_MOST), (2, 2)])
 async def test_early_ones_are_bounded(tmp_path: Path, room: int, most: int) -> None:
-    """What is forged costs so much at once, and keeps nothing from being made."""
+    """Bound what a forged notice costs, and keep it from preventing rollouts."""
     async with Stage(tmp_path, Script(chunk=4, seconds_per_chunk=0.2), room=room) as stage:
         for number in range(EARLY_MOST + 5):
             await stage.tell(replace(REQUEST, sample=f"f{number}-s0", group=f"f{number}"))
         await stage.until(lambda: stage.engine.running >= most)
         await asyncio.sleep(0.05)
-        assert len(stage.engine.asked) == most
+        assert len(stage.engine.requests) == most
         await stage.log.append([once(stage.gateway.enclose(REQUEST))])
         await stage.ended()
 
@@ -242,10 +242,10 @@ async def test_what_no_engine_makes_is_not_begun(tmp_path: Path) -> None:
     async with Stage(tmp_path, Script()) as stage:
         for other in ({"purpose": Purpose.TRAIN}, {"attempt": 1}, {"maker": Maker.AGENT}):
             await stage.tell(replace(REQUEST, **other))
-        one = stage.gateway.enclose(made.published(5))
-        await stage.log.notify(ENGINE, [Recorded(0, one.subject, one, b"")], early=True)
+        envelope = stage.gateway.enclose(made.published(5))
+        await stage.log.notify(ENGINE, [Recorded(0, envelope.subject, envelope, b"")], early=True)
         await asyncio.sleep(0.05)
-        assert stage.engine.asked == []
+        assert stage.engine.requests == []
 
 
 class Waiting(MemoryLog):
@@ -254,7 +254,7 @@ class Waiting(MemoryLog):
     begun: Callable[[str], bool] = staticmethod(lambda _: True)
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
-        for event in [one.envelope.event for one in appends]:
+        for event in [append.envelope.event for append in appends]:
             if isinstance(event, RolloutRequested) and event.purpose is Purpose.CALL:
                 async with asyncio.timeout(10):
                     while not self.begun(event.sample):  # noqa: ASYNC110
@@ -268,7 +268,7 @@ async def _two_turns(log: MemoryLog, folder: Path, begun: list[Callable[[str], b
     async with lone.engine() as engine:
         begun.append(lambda sample: sample in engine.prompts)
         async with asyncio.timeout(10):
-            while not [one for one in log.records if "weights.activated" in one.subject]:  # noqa: ASYNC110
+            while not [record for record in log.records if "weights.activated" in record.subject]:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         async with lone.gateway(**rules) as client:
             session = await lone.open(client)
@@ -304,4 +304,4 @@ async def test_a_gateway_that_may_not_tell_says_so_once(
     log = Mute(RUN)
     await _two_turns(log, tmp_path, [], engines=engines)
     assert log.tried == tried
-    assert sum("only once it is in the log" in one.getMessage() for one in caplog.records) == tried
+    assert sum("only once it is in the log" in record.getMessage() for record in caplog.records) == tried

@@ -1,4 +1,4 @@
-"""What an answer says comes back as the message that was recorded, by way of the clients' own types."""
+"""Test that an answer comes back as the recorded message, through the clients' own types."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def echoed(dialect: Dialect, body: Json) -> Json:
     return read_whole(dialect, json.dumps(body).encode()).messages[1]
 
 
-def events(encoder: Encoder, parts: list[Part], said: Answer) -> list[Json]:
-    raw = encoder.begin() + b"".join(encoder.part(part) for part in parts) + encoder.end(said)
-    found = (line[6:] for line in raw.decode().split("\n") if line.startswith("data: "))
-    return [json.loads(one) for one in found if one != "[DONE]"]
+def events(encoder: Encoder, parts: list[Part], reply: Answer) -> list[Json]:
+    raw = encoder.begin() + b"".join(encoder.part(part) for part in parts) + encoder.end(reply)
+    lines = (line[6:] for line in raw.decode().split("\n") if line.startswith("data: "))
+    return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
 TOLD = {"role": "user", "content": "and?"}
@@ -106,53 +106,53 @@ TOLD = {"role": "user", "content": "and?"}
 @settings(max_examples=40)
 @given(answers())
 def test_chat_whole(parts: list[Part]) -> None:
-    said, asked = said_of(parts), read_whole(CHAT, json.dumps(chat_body()).encode())
-    message = ChatCompletion.model_validate(CHAT.whole(asked, said)).choices[0].message
+    reply, request = said_of(parts), read_whole(CHAT, json.dumps(chat_body()).encode())
+    message = ChatCompletion.model_validate(CHAT.whole(request, reply)).choices[0].message
     for back in (message.model_dump(exclude_unset=True), message.model_dump(), message.model_dump(exclude_none=True)):
-        assert echoed(CHAT, chat_body(back, TOLD)) == said.message
+        assert echoed(CHAT, chat_body(back, TOLD)) == reply.message
 
 
 @settings(max_examples=40)
 @given(answers())
 def test_chat_stream(parts: list[Part]) -> None:
-    said, asked = said_of(parts), read_whole(CHAT, json.dumps(chat_body()).encode())
+    reply, request = said_of(parts), read_whole(CHAT, json.dumps(chat_body()).encode())
     state: Any = ChatCompletionStreamState()
     thought = ""
-    for event in events(CHAT.stream(asked, "t1", 7), parts, said):
+    for event in events(CHAT.stream(request, "t1", 7), parts, reply):
         thought += event["choices"][0]["delta"].get("reasoning_content", "")
         state.handle_chunk(ChatCompletionChunk.model_validate(event))
     back = state.get_final_completion().choices[0].message.model_dump(exclude_none=True)
-    assert echoed(CHAT, chat_body(back | {"reasoning_content": thought}, TOLD)) == said.message
+    assert echoed(CHAT, chat_body(back | {"reasoning_content": thought}, TOLD)) == reply.message
 
 
 @pytest.mark.parametrize("more", [{}, {"reasoning": {"summary": "auto"}}, {"include": ["reasoning.encrypted_content"]}])
 @settings(max_examples=40)
 @given(parts=answers())
 def test_responses(more: Json, parts: list[Part]) -> None:
-    said, asked = said_of(parts), read_whole(RESPONSES, json.dumps(responses_body() | more).encode())
-    whole = RESPONSES.whole(asked, said)
-    streamed = events(RESPONSES.stream(asked, "t1", 7), parts, said)
+    reply, request = said_of(parts), read_whole(RESPONSES, json.dumps(responses_body() | more).encode())
+    whole = RESPONSES.whole(request, reply)
+    streamed = events(RESPONSES.stream(request, "t1", 7), parts, reply)
     assert [event["sequence_number"] for event in streamed] == list(range(len(streamed)))
     done = [event["item"] for event in streamed if event["type"] == "response.output_item.done"]
     assert done == streamed[-1]["response"]["output"]
-    for found in (whole, streamed[-1]["response"]):
-        output = Response.model_validate(found).output
+    for response in (whole, streamed[-1]["response"]):
+        output = Response.model_validate(response).output
         back = [item.model_dump(exclude_unset=True) for item in output]
-        assert echoed(RESPONSES, responses_body(*back, TOLD)) == said.message
+        assert echoed(RESPONSES, responses_body(*back, TOLD)) == reply.message
         if "include" in more:  # as clients do that keep the encrypted part alone
             hidden = [item | {"content": []} if item["type"] == "reasoning" else item for item in back]
-            assert echoed(RESPONSES, responses_body(*hidden, TOLD)) == said.message
+            assert echoed(RESPONSES, responses_body(*hidden, TOLD)) == reply.message
 
 
 @pytest.mark.parametrize("more", [{}, {"thinking": {"type": "adaptive", "display": "omitted"}}])
 @settings(max_examples=40)
 @given(parts=answers())
 def test_messages(more: Json, parts: list[Part]) -> None:
-    said, asked = said_of(parts), read_whole(MESSAGES, json.dumps(messages_body() | more).encode())
-    whole = Message.model_validate(MESSAGES.whole(asked, said))
+    reply, request = said_of(parts), read_whole(MESSAGES, json.dumps(messages_body() | more).encode())
+    whole = Message.model_validate(MESSAGES.whole(request, reply))
     snapshot: Any = None
     buffers: dict[int, bytes] = {}
-    for event in events(MESSAGES.stream(asked, "t1", 7), parts, said):
+    for event in events(MESSAGES.stream(request, "t1", 7), parts, reply):
         if event["type"] != "ping":
             raw = EVENT.validate_python(event)
             snapshot = accumulate_event(
@@ -162,28 +162,28 @@ def test_messages(more: Json, parts: list[Part]) -> None:
     for message in (whole, snapshot):
         content = [block.model_dump(exclude_unset=True) for block in message.content]
         back = {"role": "assistant", "content": content}
-        assert echoed(MESSAGES, messages_body(back, TOLD)) == said.message
+        assert echoed(MESSAGES, messages_body(back, TOLD)) == reply.message
 
 
 @settings(max_examples=40)
 @given(answers())
 def test_dialects_agree(parts: list[Part]) -> None:
-    """An agent that goes on in another dialect has the same conversation."""
-    said = said_of(parts)
+    """Continue in another dialect with the same conversation."""
+    reply = said_of(parts)
     calls = [
         {"type": "function_call", "call_id": id, "name": name, "arguments": arguments}
-        for id, name, arguments in calls_of(said.message)
+        for id, name, arguments in calls_of(reply.message)
     ]
     uses = [
         {"type": "tool_use", "id": id, "name": name, "input": json.loads(arguments)}
-        for id, name, arguments in calls_of(said.message)
+        for id, name, arguments in calls_of(reply.message)
     ]
-    thought, text = said.message.get("reasoning_content", ""), said.message["content"]
+    thought, text = reply.message.get("reasoning_content", ""), reply.message["content"]
     items = [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": thought}], "summary": []}]
     items += [{"role": "assistant", "content": [{"type": "output_text", "text": text}]}, *calls]
     blocks = [{"type": "thinking", "thinking": thought, "signature": "x"}, {"type": "text", "text": text}, *uses]
-    as_chat = echoed(CHAT, chat_body(said.message, TOLD))
-    assert as_chat == echoed(RESPONSES, responses_body(*items, TOLD)) == said.message
+    as_chat = echoed(CHAT, chat_body(reply.message, TOLD))
+    assert as_chat == echoed(RESPONSES, responses_body(*items, TOLD)) == reply.message
     assert as_chat == echoed(MESSAGES, messages_body({"role": "assistant", "content": blocks}, TOLD))
 
 
@@ -203,8 +203,8 @@ def test_canonical_json_does_not_see_how_it_is_written(value: Any) -> None:
 
 def test_half_of_a_call_comes_back_as_it_was() -> None:
     parts: list[Part] = [CallBegun(0, "call_0", "look"), CallArguments(0, '{"at": "he')]
-    said = said_of(parts)
-    message = CHAT.whole(read_whole(CHAT, json.dumps(chat_body()).encode()), said)["choices"][0]["message"]
-    assert echoed(CHAT, chat_body(message, TOLD)) == said.message
-    asked = read_whole(MESSAGES, json.dumps(messages_body()).encode())
-    assert MESSAGES.whole(asked, said)["content"][0]["input"] == {}
+    reply = said_of(parts)
+    message = CHAT.whole(read_whole(CHAT, json.dumps(chat_body()).encode()), reply)["choices"][0]["message"]
+    assert echoed(CHAT, chat_body(message, TOLD)) == reply.message
+    request = read_whole(MESSAGES, json.dumps(messages_body()).encode())
+    assert MESSAGES.whole(request, reply)["content"][0]["input"] == {}

@@ -33,7 +33,7 @@ async def test_no_session_is_opened_before_an_engine_is_ready(tmp_path: Path) ->
         stage.simulation.start_engine(Script(chunk=8, seconds_to_start=0.5))
         assert (await opening)["status"] == 201
     (activated, *_), (opened,) = stage.simulation.events(WeightsActivated), stage.simulation.events(SessionOpened)
-    at = {type(one.envelope.event): one.position for one in reversed(stage.simulation.log.records)}
+    at = {type(record.envelope.event): record.position for record in reversed(stage.simulation.log.records)}
     assert at[type(activated)] < at[type(opened)]
 
 

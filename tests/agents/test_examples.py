@@ -42,7 +42,7 @@ def test_it_asks_twice_and_says_its_reward(file: str, says: str, reward: float) 
             check=True,
         )
     assert json.loads(done.stdout.splitlines()[-1]) == {"reward": reward}
-    first, second = scripted.asked
+    first, second = scripted.requests
     assert (len(first.messages), len(second.messages)) == (1, 3)
     assert (first.stream, second.stream) == (False, True)
 
@@ -70,9 +70,9 @@ def test_the_reward_of_a_harbor_trial_is_its_verifiers(tmp_path: Path, broke: ob
     done = harbor_trial(tmp_path, {"verifier_result": {"rewards": rewards}, "exception_info": broke})
     assert done.returncode == 0
     assert json.loads(done.stdout) == {"reward": 1.0, "metadata": {"rewards": rewards}}
-    said = (tmp_path / "arguments").read_text()
-    assert "--path /tasks/hello " in said
-    assert said.endswith(" --agent-kwarg max_turns=4\n")
+    arguments = (tmp_path / "arguments").read_text()
+    assert "--path /tasks/hello " in arguments
+    assert arguments.endswith(" --agent-kwarg max_turns=4\n")
 
 
 RUNTIME = {"exception_type": "RuntimeError", "exception_message": "Failed to start tmux session"}

@@ -15,7 +15,7 @@ TINY = 1e-9
 
 
 def sampling(name: DialectName, field: str, value: Any) -> Json:
-    """What the request samples by. Raises BadField."""
+    """Return the sampling of a request. Raises BadField."""
     if name is GENERATE:
         return dict(read(name, sampling_params={field: value}).sampling)
     return dict(read(name, **{field: value}).sampling)
@@ -75,8 +75,8 @@ def test_the_highest_value_is_named(name: DialectName, field: str, value: float,
 
 @pytest.mark.parametrize(("name", "field", "value"), [(GENERATE, "temperature", -1), (CHAT, "max_tokens", 0)])
 def test_what_no_limit_says_is_not_named_as_one(name: DialectName, field: str, value: float) -> None:
-    said = refusal(name, field, value).message
-    assert all(word not in said for word in ("inf", "e+09", str(MOST)))
+    message = refusal(name, field, value).message
+    assert all(word not in message for word in ("inf", "e+09", str(MOST)))
 
 
 @pytest.mark.parametrize("name", TALKING)
@@ -190,31 +190,31 @@ def test_fields_are_of_their_type(name: DialectName, field: str, wrong: Any) -> 
 def test_generate_has_one_prompt() -> None:
     assert read(GENERATE, text=None, input_ids=[0, 5]).tokens == (0, 5)
     assert read(GENERATE, text="hi", input_ids=[]).text == "hi"
-    for given, field in (
+    for fields, field in (
         ({"text": None}, "text"),
         ({"text": ""}, "text"),
         ({"input_ids": [1]}, "input_ids"),
         ({"text": None, "input_ids": [1, -1]}, "input_ids.1"),
         ({"text": None, "input_ids": "ab"}, "input_ids"),
     ):
-        assert refused(GENERATE, **given).field == field
+        assert refused(GENERATE, **fields).field == field
 
 
 def test_generate_shows_what_it_is_asked_to() -> None:
     plain, other = read(GENERATE), read(GENERATE, return_logprob=True, stream=True)
     assert (plain.skip_special, plain.trim_stop, plain.log_probs, plain.stream) == (False, True, None, False)
     assert (other.log_probs, other.stream, other.tokens) == (0, True, None)
-    told = read(GENERATE, sampling_params={"skip_special_tokens": True, "no_stop_trim": True})
-    assert (told.skip_special, told.trim_stop, told.sampling) == (True, False, {})
+    request = read(GENERATE, sampling_params={"skip_special_tokens": True, "no_stop_trim": True})
+    assert (request.skip_special, request.trim_stop, request.sampling) == (True, False, {})
     for field in ("skip_special_tokens", "no_stop_trim"):
         assert refusal(GENERATE, field, 1).field == f"sampling_params.{field}"
 
 
 @pytest.mark.parametrize("name", TALKING)
 def test_what_is_not_given_is_as_the_api_has_it(name: DialectName) -> None:
-    asked = read(name)
-    assert (asked.stream, asked.parallel, asked.tool_choice, asked.log_probs) == (False, True, "auto", None)
-    assert (asked.skip_special, asked.trim_stop, asked.tools, asked.template) == (None, True, (), {})
+    request = read(name)
+    assert (request.stream, request.parallel, request.tool_choice, request.log_probs) == (False, True, "auto", None)
+    assert (request.skip_special, request.trim_stop, request.tools, request.template) == (None, True, (), {})
     assert (read(name, skip_special_tokens=False).skip_special, read(name, stream=True).stream) == (False, True)
 
 
@@ -225,6 +225,6 @@ def test_log_probs_are_asked_for() -> None:
     assert read(RESPONSES, include=["reasoning.encrypted_content"]).log_probs is None
 
 
-@pytest.mark.parametrize(("one", "other"), [(5, 9), (9, 5), (None, 5), (5, None)])
-def test_the_smaller_limit_counts(one: int | None, other: int | None) -> None:
-    assert read(CHAT, max_tokens=one, max_completion_tokens=other).sampling == {"max_new_tokens": 5}
+@pytest.mark.parametrize(("first", "other"), [(5, 9), (9, 5), (None, 5), (5, None)])
+def test_the_smaller_limit_counts(first: int | None, other: int | None) -> None:
+    assert read(CHAT, max_tokens=first, max_completion_tokens=other).sampling == {"max_new_tokens": 5}

@@ -62,12 +62,12 @@ def test_why_no_session_is_given(board: dict[str, Any], status: int, again_s: fl
     class Board:
         interrupted, over, ready_at, open = False, False, None, ()
 
-    made: Any = Board()
+    fake_board: Any = Board()
     for name, value in board.items():
-        setattr(made, name, value)
+        setattr(fake_board, name, value)
     assert all(hasattr(SessionBoard(), name) for name in ("interrupted", "over", "ready_at", "open"))
     for group in (None, "g"):
-        refused = _none_waits(made, group)
+        refused = _none_waits(fake_board, group)
         assert (refused.status, refused.again_s) == (status, again_s)
         assert ("group g" in str(refused)) == (group == "g")
 
@@ -99,13 +99,13 @@ async def test_who_opened_a_session_and_by_which_key(stage: Stage) -> None:
         first, second = await stage.open(client), await stage.open(client)
         none = await stage.open(client, wait_s=0)
         assert (first["status"], second["status"], none["status"]) == (201, 201, 429)
-        one, other = stage.simulation.events(SessionOpened)
-        assert (one.sender, other.sender) == ("team", "team")
-        assert one.key != other.key
-        assert (one.sample, one.attempt, one.group) == (first["sample"], 0, first["group"])
-        assert one.gateway == other.gateway != ""
-        told = await state(client, first)
-        assert (told["turns"], told.get("sealed")) == ([], None)
+        opened, other = stage.simulation.events(SessionOpened)
+        assert (opened.sender, other.sender) == ("team", "team")
+        assert opened.key != other.key
+        assert (opened.sample, opened.attempt, opened.group) == (first["sample"], 0, first["group"])
+        assert opened.gateway == other.gateway != ""
+        body = await state(client, first)
+        assert (body["turns"], body.get("sealed")) == ([], None)
         headers = {"authorization": f"Bearer {first['control_key']}"}
         assert (await client.get("/v1/sessions/nobody-s0.0", headers=headers)).status_code in (401, 404)
 
@@ -121,13 +121,13 @@ async def test_sessions_that_are_not_kept_are_read_again(stage: Stage, monkeypat
     monkeypatch.setattr(sessions_module, "KEPT", 1)
     async with stage.gateway() as client:
         both = [await stage.open(client) for _ in range(2)]
-        said = [await ask(client, session, ASKED) for session in both]
-        for session, answer in zip(both, said, strict=True):
+        answers = [await ask(client, session, ASKED) for session in both]
+        for session, answer in zip(both, answers, strict=True):
             await ask(client, session, [*ASKED, answer, {"role": "user", "content": "and?"}])
         for session in both:
             assert (await seal(client, session, reward=1.0)).status_code == 200
-    assert [one.turns for one in stage.simulation.events(SessionSealed)] == [2, 2]
-    assert [(one.index, one.extends) for one in stage.check_turns()] == [(0, None), (0, None), (1, 0), (1, 0)]
+    assert [event.turns for event in stage.simulation.events(SessionSealed)] == [2, 2]
+    assert [(turn_.index, turn_.extends) for turn_ in stage.check_turns()] == [(0, None), (0, None), (1, 0), (1, 0)]
 
 
 async def test_a_seal_is_of_one_verdict(stage: Stage) -> None:
@@ -151,10 +151,10 @@ async def test_a_session_that_is_sealed_ends_its_turns(tmp_path: Path) -> None:
         body = {"model": "m", "messages": ASKED}
         late = asyncio.create_task(client.post(f"{session['base_url']}/chat/completions", json=body))
         await stage.simulation.until(RolloutRequested, purpose="call")
-        assert [one["index"] for one in (await state(client, session))["open"]] == [0]
+        assert [turn_["index"] for turn_ in (await state(client, session))["open"]] == [0]
         assert (await seal(client, session, exit_code=1)).status_code == 200
         assert (await late).status_code == 409
-        failed = {one.kind: one.sample for one in await stage.simulation.until(RolloutFailed, 2)}
+        failed = {event.kind: event.sample for event in await stage.simulation.until(RolloutFailed, 2)}
         assert failed[FailureKind.AGENT] == session["sample"]
         assert failed[FailureKind.ABORTED] != session["sample"]
         (sealed,) = stage.simulation.events(SessionSealed)
@@ -185,7 +185,7 @@ async def test_a_retry_joins_the_turn_that_is_under_way(stage: Stage) -> None:
         first, second = await asked_twice(client, await stage.open(client))
         assert first.json() == second.json()
     assert len(stage.check_turns()) == 1
-    assert len([one for one in stage.simulation.events(RolloutRequested) if one.purpose == "call"]) == 1
+    assert len([event for event in stage.simulation.events(RolloutRequested) if event.purpose == "call"]) == 1
 
 
 async def test_idle_sessions_fail_where_the_run_says_so(stage: Stage) -> None:

@@ -32,19 +32,19 @@ ANSWER = 4
 
 
 class Log(MemoryLog):
-    """`first` is in it before the next seal is, whoever was about to seal."""
+    """Have `first` in the log before the next seal, from any gateway."""
 
     first: Event | None = None
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
-        if self.first is not None and any(isinstance(one.envelope.event, SessionSealed) for one in appends):
+        if self.first is not None and any(isinstance(append.envelope.event, SessionSealed) for append in appends):
             first, self.first = self.first, None
             await Participant(self, "conductor").append_fenced(first)
         return await super().append(appends)
 
     def of(self, kind: type[Any]) -> list[Any]:
         """Its events of this type that are about the session's rollout."""
-        events = [one.envelope.event for one in self.records]
+        events = [record.envelope.event for record in self.records]
         return [event for event in events if isinstance(event, kind) and event.sample == SAMPLE]
 
     def requested_again(self) -> RolloutRequested:
@@ -75,7 +75,9 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 @pytest.mark.parametrize("knows", [True, False])
 async def test_a_session_that_was_given_up_is_not_sealed(scene: Scene, knows: bool) -> None:
-    """By the gateway that has it in memory, and by one that reads it for the first time."""
+    """Seal nothing, neither by the gateway that has the session in memory nor by one that reads it for the
+    first time.
+    """
     await scene.again()
     async with scene.lone.gateway() as another:
         gateway = scene.client if knows else another
@@ -94,7 +96,7 @@ async def test_the_next_session_of_its_rollout_is_its_own(scene: Scene) -> None:
     headers = {"authorization": f"Bearer {scene.lone._token}", "idempotency-key": "two"}
     answer = await scene.client.post("/v1/runs/lone/sessions", json={"wait_s": 10}, headers=headers)
     second = dict(answer.json())
-    assert [(one.attempt, one.key) for one in scene.log.of(SessionOpened)] == [(0, "one"), (1, "two")]
+    assert [(event.attempt, event.key) for event in scene.log.of(SessionOpened)] == [(0, "one"), (1, "two")]
     await ask(scene.client, second, ASKED)
     assert (await seal(scene.client, scene.session, reward=0.0)).status_code == 409
     assert (await seal(scene.client, second, reward=1.0)).status_code == 200
@@ -135,7 +137,7 @@ async def test_turns_that_have_ended_are_held_by_nobody(scene: Scene) -> None:
 
     held = await held_after(2)
     assert await held_after(10) < held + 5, "some may be on their way out"
-    assert sum(one.purpose is Purpose.CALL for one in _calls(scene.log)) == 13
+    assert sum(call.purpose is Purpose.CALL for call in _calls(scene.log)) == 13
 
 
 async def opened(log: Log, folder: Path) -> tuple[LoneSession, str]:
@@ -158,7 +160,7 @@ async def begun_turn(log: Log, client: httpx.AsyncClient, url: str) -> asyncio.T
 
 
 async def test_nothing_goes_on_behind_a_gateway_that_has_ended(tmp_path: Path) -> None:
-    """Turns under way are another gateway's then, whoever still waits for them here."""
+    """Leave turns under way to another gateway, even if a client still waits here."""
     log = Log("lone")
     lone, url = await opened(log, tmp_path)
     before = asyncio.all_tasks()

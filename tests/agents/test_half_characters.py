@@ -1,4 +1,4 @@
-"""A model may write JSON that names half of a character: its turn is recorded, answered and gone on from."""
+"""Test JSON of a model that names half of a character: its turn is recorded, answered and continued."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_any_call_has_an_answer_a_digest_and_tokens(arguments: str, name: str, c
 
 @given(ARGUMENTS)
 def test_what_a_client_gives_back_is_what_was_said(arguments: str) -> None:
-    """It reads the answer's arguments and writes them anew: the turn goes on from the same one."""
-    said = assistant(calls=[Call("call_0", "f", arguments)])
+    """Read the answer's arguments and write them anew: the request continues the same turn."""
+    message = assistant(calls=[Call("call_0", "f", arguments)])
     given_back = assistant(calls=[Call("call_1", "f", canonical_json(arguments))])
     start = [{"role": "user", "content": "go"}]
-    assert Chains().of([*start, said]).links == Chains().of([*start, given_back]).links
+    assert Chains().of([*start, message]).links == Chains().of([*start, given_back]).links
 
 
 def test_half_a_character_becomes_a_replacement() -> None:

@@ -50,8 +50,8 @@ class Worker:
     def start(self, transport: httpx.BaseTransport | None = None) -> None:
         harness = Harness(self._url, RUN, self._token, name="worker", transport=transport)
         self._threads = [threading.Thread(target=self._work, args=(harness,), daemon=True) for _ in range(THREADS)]
-        for one in self._threads:
-            one.start()
+        for thread in self._threads:
+            thread.start()
 
     def _work(self, harness: Harness) -> None:
         try:
@@ -66,11 +66,11 @@ class Worker:
             raise
 
     def join(self, seconds: float) -> float:
-        """How long they took to end."""
+        """Return how long the threads took to end."""
         began = time.monotonic()
-        for one in self._threads:
-            one.join(max(0.0, began + seconds - time.monotonic()))
-        assert not any(one.is_alive() for one in self._threads), "a thread waits for a run that is over"
+        for waiting in self._threads:
+            waiting.join(max(0.0, began + seconds - time.monotonic()))
+        assert not any(thread.is_alive() for thread in self._threads), "a thread waits for a run that is over"
         return time.monotonic() - began
 
 
@@ -140,13 +140,13 @@ def test_a_harness_survives_gateway_run_and_seal(tmp_path: Path, capsys: pytest.
     assert workers[0].failures == []
     print(f"the harness ended {took_s:.1f} s after the run; {len(workers[0].sealed)} sessions")
     events = events_of(run)
-    assert [one.reason for one in of(events, RunFinished)] == [FinishReason.INTERRUPTED, FinishReason.ALL_STEPS]
-    by_name = {f"{one.sample}.{one.attempt}": one.reason for one in of(events, SessionSealed)}
+    assert [event.reason for event in of(events, RunFinished)] == [FinishReason.INTERRUPTED, FinishReason.ALL_STEPS]
+    by_name = {f"{event.sample}.{event.attempt}": event.reason for event in of(events, SessionSealed)}
     assert {by_name[name] for name in workers[0].sealed} == {SealReason.REWARD}
     assert len(workers[0].sealed) == len(set(workers[0].sealed)) >= STEPS * 4
     assert by_name[left[0]] is SealReason.REWARD, "the next harness found it"
     assert len(of(events, SessionOpened)) <= len(
-        [one for one in of(events, RolloutRequested) if one.maker is Maker.AGENT]
+        [event for event in of(events, RolloutRequested) if event.maker is Maker.AGENT]
     )
     assert len(of(events, TurnRecorded)) >= STEPS * 4
     assert command("audit")([str(run)]) == 0, capsys.readouterr().out

@@ -32,22 +32,22 @@ class Session:
         self._chats[agent] = [*before, {"role": "user", "content": agent * 3000}]
 
     def ask(self, agent: str) -> int:
-        """Goes on; the most bytes that were decoded at once."""
+        """Continue the chat; return the most bytes that were decoded at once."""
         self.decoded.clear()
         if agent not in self._chats:
             self.begin(agent)
         chat = self._chats[agent]
-        asked, _ = self._requests.read(CHAT, "/", json.dumps({"model": "m", "messages": chat}).encode())
-        assert list(asked.messages) == chat
+        request, _ = self._requests.read(CHAT, "/", json.dumps({"model": "m", "messages": chat}).encode())
+        assert list(request.messages) == chat
         chat += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "and?"}]
         return max(self.decoded)
 
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Session:
-    made = Session()
-    monkeypatch.setattr(reading, "read_object", made.noted)
-    return made
+    session_ = Session()
+    monkeypatch.setattr(reading, "read_object", session_.noted)
+    return session_
 
 
 def test_four_agents_ask_in_turns(session: Session) -> None:

@@ -42,7 +42,7 @@ class Words:
 
 @contextlib.asynccontextmanager
 async def gateway(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
-    """With engines that have a grammar back-end and a vocabulary."""
+    """Start a gateway with engines that have a grammar back-end and a vocabulary."""
 
     async def make(_: EventLog) -> Any:
         parsers = Parsers(ParserNames(grammar=True), TOKENIZER)
@@ -127,12 +127,12 @@ async def test_whatever_ids_come_an_engine_gets_those_of_the_model(stage: Stage)
             body = {"input_ids": values} if where == "input_ids" else {"input_ids": [1]}
             body["sampling_params"] = params | ({} if where == "input_ids" else {"stop_token_ids": values})
             answer = await answers(client, session, GENERATE, body)
-            known = all(type(one) is int and 0 <= one < VOCABULARY for one in values)
-            assert answer.status_code == (200 if known else 400), answer.text
+            is_valid = all(type(token) is int and 0 <= token < VOCABULARY for token in values)
+            assert answer.status_code == (200 if is_valid else 400), answer.text
 
         await _run(ask)
     for request in stage.simulation.events(RolloutRequested, purpose="call"):
-        assert all(0 <= one < VOCABULARY for one in unpack(request.prompt).tolist())
+        assert all(0 <= token < VOCABULARY for token in unpack(request.prompt).tolist())
 
 
 async def _run(test: Any) -> None:
@@ -163,4 +163,4 @@ async def test_an_engine_that_aborts_without_log_probs_leaves_nothing_in_the_log
         answer = await answers(client, session, CHAT, {"model": "m", "messages": ASKED, "max_tokens": 4})
         assert answer.status_code == 502
     assert not stage.simulation.events(RolloutProgressed)
-    assert {one.kind for one in stage.simulation.events(RolloutFailed)} == {FailureKind.ENGINE}
+    assert {event.kind for event in stage.simulation.events(RolloutFailed)} == {FailureKind.ENGINE}

@@ -35,7 +35,7 @@ class Harness:
         self.failures: list[str] = []
 
     async def until(self, sealed: int) -> None:
-        """So many sessions."""
+        """Wait for `count` sessions."""
         while self.sealed < sealed:
             self._moved.clear()
             await self._moved.wait()
@@ -59,7 +59,7 @@ class Harness:
                     self.failures.append(sealed.text)
 
     async def _patient(self, client: httpx.AsyncClient, path: str, body: Any, key: str) -> httpx.Response:
-        """As the docs say: again after 429 and 503, and where nobody answered."""
+        """Retry as the docs advise: after 429 and 503, and after a connection error."""
         headers = {"authorization": f"Bearer {key}", "x-stainless-retry-count": "1"}
         async with asyncio.timeout(ANSWER_S):
             while True:
@@ -89,21 +89,21 @@ class Harness:
         agent = openai.AsyncOpenAI(base_url=session["base_url"], api_key="none", max_retries=20)
         chat: list[Any] = [{"role": "user", "content": "hello"}]
         for _turn in range(2):
-            said = await self._streamed(agent, chat)
-            chat += [{"role": "assistant", "content": said}, {"role": "user", "content": "go on"}]
+            reply = await self._streamed(agent, chat)
+            chat += [{"role": "assistant", "content": reply}, {"role": "user", "content": "continue"}]
         await agent.close()
 
     async def _streamed(self, agent: openai.AsyncOpenAI, chat: list[Any]) -> str:
         """A stream that broke is asked for again, as an agent's author does it: without a mark."""
         while True:
             try:
-                said = ""
+                text = ""
                 async for chunk in await agent.chat.completions.create(
                     model="m", messages=chat, max_tokens=8, stream=True
                 ):
                     if chunk.choices:
-                        said += chunk.choices[0].delta.content or ""
-                return said
+                        text += chunk.choices[0].delta.content or ""
+                return text
             except (httpx.TransportError, openai.APIConnectionError):
                 await asyncio.sleep(0.05)
 
@@ -152,12 +152,12 @@ def test_agents_train_whoever_is_killed(tmp_path: Path, capsys: pytest.CaptureFi
         patch.setattr("tests.run.cheap.LocalCluster.start", lambda cluster: clusters.append(cluster))
         asyncio.run(run_with(tiny(tmp_path, RUN, rollout=rollout, run=own_run), work))
     events = events_of(run)
-    made = {one.sample: one for one in of(events, RolloutCompleted)}
+    completed = {event.sample: event for event in of(events, RolloutCompleted)}
     turns = of(events, TurnRecorded)
     assert len(turns) >= 2 * STEPS * GROUPS * SAMPLES
     for turn in turns:
         assert turn.agent is not None
-        assert digest_of(turn) == made[turn.agent.call].digest
+        assert digest_of(turn) == completed[turn.agent.call].digest
     assert not harnesses[0].failures
     assert command("audit")([str(run)]) == 0, capsys.readouterr().out
 
@@ -169,7 +169,7 @@ async def _lose_conductors(clusters: list[LocalCluster], harness: Harness) -> No
 
 
 async def _ended(view: Watching, workers: list[asyncio.Task[None]]) -> None:
-    """With the run, whatever a worker waits for."""
+    """Return whether it ended with the run, whatever a worker waits for."""
     await view.until(lambda progress: progress.state.version >= STEPS)
     await asyncio.sleep(0.5)
     for worker in workers:

@@ -111,10 +111,10 @@ def recorded(index: int, extends: int | None, observed: list[int], generated: li
     agent = AgentTurn(
         key="", dialect="chat", call="c", messages=(f"m{index}",), answered=more.pop("answered", f"a{index}"), frame="f"
     )
-    said = {"stop": StopReason.STOP} | more
+    fields = {"stop": StopReason.STOP} | more
     return made.turn(
         "g-s0", index=index, extends=extends, observed=pack_tokens(observed), tokens=pack_tokens(generated),
-        log_probs=pack_log_probs([-1.0] * len(generated)), agent=agent, **said,
+        log_probs=pack_log_probs([-1.0] * len(generated)), agent=agent, **fields,
     )  # fmt: skip
 
 
@@ -166,15 +166,15 @@ class Turns:
         reader = Parsers(ParserNames(), TOKENIZER).reader(ASKED, "t", [])
         self.turn = Turn("t", 1, ASKED, np.array([1], np.int32), reader, self.call)
         self.turn.task = asyncio.ensure_future(self._record())
-        self._told = list[int]()
+        self._notices = list[int]()
         self.tell([])
 
     async def _record(self) -> LoadedTurn:
         return await self.recording
 
     def tell(self, tokens: Sequence[int]) -> None:
-        self._told += tokens
-        self.call.trajectory = Known(np.array(self._told, np.int32))  # type: ignore[assignment]
+        self._notices += tokens
+        self.call.trajectory = Known(np.array(self._notices, np.int32))  # type: ignore[assignment]
         self.call.moved.set()
 
 
@@ -229,7 +229,7 @@ async def test_a_stream_that_is_quiet_says_so() -> None:
     assert [await anext(parts) for _ in range(2)] == [[], []]
     turns.recording.set_exception(TurnRefused(504, "no"))
     with pytest.raises(TurnRefused):
-        _ = [one async for one in parts]
+        _ = [part async for part in parts]
 
 
 async def test_whoever_waits_for_a_turn_does_not_end_it() -> None:
@@ -238,9 +238,9 @@ async def test_whoever_waits_for_a_turn_does_not_end_it() -> None:
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
-    turns.recording.set_result(known := LoadedTurn.of(FOREST[0], unpack))
-    assert await turns.turn.end() is known
-    assert turns.turn.recorded is known
+    turns.recording.set_result(loaded := LoadedTurn.of(FOREST[0], unpack))
+    assert await turns.turn.end() is loaded
+    assert turns.turn.recorded is loaded
 
 
 async def test_large_requests_are_read_beside_others() -> None:
@@ -264,7 +264,7 @@ def test_rules_say_how_long_a_request_may_be() -> None:
     def rules(context: int | None, room: int | None) -> AgentRules:
         return replace(RULES, context=context, room=room)
 
-    assert [rules(*one).longest for one in ((100, 50), (100, None), (None, 50), (50, 100))] == [50, 100, 50, 100]
+    assert [rules(*limits).longest for limits in ((100, 50), (100, None), (None, 50), (50, 100))] == [50, 100, 50, 100]
     assert rules(None, None).longest > 100_000
     assert 10**6 < rules(1, None).most_bytes < 2 * 10**6
     assert rules(1001, None).most_bytes - rules(1, None).most_bytes == 32_000
@@ -273,19 +273,19 @@ def test_rules_say_how_long_a_request_may_be() -> None:
 def test_bytes_of_all_requests_are_bounded() -> None:
     """The session that asked for nothing the longest is the first to go; the last is never."""
     kept = AllRequests(most=10)
-    made = {name: kept.of(name) for name in "abc"}
+    by_name = {name: kept.of(name) for name in "abc"}
     for name in "abc":
         kept.of(name).keep(0, b"x" * 5)
-    assert kept.of("a") is made["a"]
-    assert kept.of("b") is made["b"]
-    assert kept.of("c") is made["c"]
-    assert kept.of("b") is made["b"]
-    assert kept.of("a") is not made["a"], "three have more than ten bytes"
+    assert kept.of("a") is by_name["a"]
+    assert kept.of("b") is by_name["b"]
+    assert kept.of("c") is by_name["c"]
+    assert kept.of("b") is by_name["b"]
+    assert kept.of("a") is not by_name["a"], "three have more than ten bytes"
     kept.forget("b")
     kept.forget("b")
-    assert kept.of("c") is made["c"]
-    assert kept.of("b") is not made["b"]
+    assert kept.of("c") is by_name["c"]
+    assert kept.of("b") is not by_name["b"]
     lone = AllRequests(most=10)
-    (one := lone.of("a")).keep(0, b"x" * 50)
-    assert lone.of("a") is lone.of("a") is one
-    assert msgspec.json.encode(list(one.bodies)) == b"[0]"
+    (kept_ := lone.of("a")).keep(0, b"x" * 50)
+    assert lone.of("a") is lone.of("a") is kept_
+    assert msgspec.json.encode(list(kept_.bodies)) == b"[0]"

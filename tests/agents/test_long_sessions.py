@@ -1,4 +1,4 @@
-"""A session that goes on for long: what is known of its requests and turns saves work, and changes nothing."""
+"""Test a long session: what is known of its requests and turns saves work, and changes nothing."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ ITEMS = {DialectName.CHAT: CHAT, DialectName.MESSAGES: MESSAGES, DialectName.RES
 @st.composite
 def conversations(draw: st.DrawFn, item: st.SearchStrategy[Any]) -> list[list[Any]]:
     """The items of one request after the other: more of them, changed ones, fewer, the same again, or others."""
-    now, told = draw(st.lists(item, min_size=1, max_size=3)), []
+    now, past = draw(st.lists(item, min_size=1, max_size=3)), []
     for _ in range(draw(st.integers(2, 6))):
-        told.append(list(now))
+        past.append(list(now))
         match draw(st.sampled_from(["more", "more", "more", "change", "change", "fewer", "same", "others"])):
             case "more":
                 now += draw(st.lists(item, min_size=1, max_size=3))
@@ -75,7 +75,7 @@ def conversations(draw: st.DrawFn, item: st.SearchStrategy[Any]) -> list[list[An
                 now = now[draw(st.integers(0, len(now) - 1)) :]
             case "others":
                 now = draw(st.lists(item, min_size=1, max_size=2))
-    return told
+    return past
 
 
 @settings(max_examples=200)
@@ -92,12 +92,12 @@ def test_a_request_is_read_as_if_it_were_the_first(data: st.DataObject, name: Di
 def _read(
     dialect: Dialect, read: Callable[[Dialect, str, bytes], tuple[AgentRequest, str]], body: bytes
 ) -> tuple[Any, ...]:
-    """What is read, or what is wrong. The body that is repeated to a client is without its items."""
+    """Return what is read, or what is wrong. The body that is repeated to a client is without its items."""
     try:
-        asked, digest = read(dialect, PATH, body)
+        request, digest = read(dialect, PATH, body)
     except BadField as error:
         return ((error.field, error.message),)
-    return replace(asked, body={key: value for key, value in asked.body.items() if key != dialect.items}), digest
+    return replace(request, body={key: value for key, value in request.body.items() if key != dialect.items}), digest
 
 
 @pytest.mark.parametrize("name", ITEMS)
@@ -128,7 +128,7 @@ STYLES = st.fixed_dictionaries(
 
 
 def _body(dialect: Dialect, items: list[Any], style: dict[str, Any], draw: Any) -> bytes:
-    """With the items in another field too, or another field than before, or a field twice."""
+    """Build a body with the items in another field too, or another field than before, or a field twice."""
     rest = draw(st.sampled_from([{}, {}, {"temperature": 0.5}, {"metadata": {dialect.items: items}}]))
     text = json.dumps(MINIMAL[dialect.name] | rest | {dialect.items: items}, **style)
     if draw(st.integers(0, 3)) == 0:
@@ -145,7 +145,7 @@ def test_links_are_those_of_a_chain_that_is_made_anew(chats: list[list[Any]]) ->
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.lists(st.integers(0, 3), max_size=5)), max_size=30))
 def test_paths_that_share_room_stay_what_they_are(steps: list[tuple[int, list[int]]]) -> None:
-    """Each step goes on from any path before it."""
+    """Continue from any earlier path in each step."""
     paths, plain = [TokenPath()], [list[int]()]
     for at, tokens in steps:
         paths.append(paths[at % len(paths)].then(np.array(tokens, np.int32)))
@@ -182,7 +182,7 @@ async def _check(folder: Path, moves: Sequence[tuple[str, int]]) -> None:
     log = MemoryLog("lone")
     lone = LoneSession(log, folder, answer=6)
     await lone.begin()
-    async with lone.engine() as one, lone.engine() as other, lone.gateway() as first, lone.gateway() as second:
+    async with lone.engine() as engine, lone.engine() as other, lone.gateway() as first, lone.gateway() as second:
         url = f"{(await lone.open(first))['base_url']}/chat/completions"
         clients, bodies = [first, second], list[bytes]()
         chat: list[Any] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "hm"}]
@@ -195,21 +195,21 @@ async def _check(folder: Path, moves: Sequence[tuple[str, int]]) -> None:
             assert answer.status_code == 200, answer.text
             chat = [*chat, answer.json()["choices"][0]["message"]]
         session = await read_session(log, SAMPLE)
-        known = [LoadedTurn.of(session.turns[index], lone.fetch) for index in sorted(session.turns)]
-        assert len(known) == len(bodies)
-        given_prompts = {one.id: one.prompts, other.id: other.prompts}
-        for turn, body in zip(known, bodies, strict=True):
+        loaded = [LoadedTurn.of(session.turns[index], lone.fetch) for index in sorted(session.turns)]
+        assert len(loaded) == len(bodies)
+        given_prompts = {engine.id: engine.prompts, other.id: other.prompts}
+        for turn, body in zip(loaded, bodies, strict=True):
             assert await request_body(log, SAMPLE, turn.index, lone.fetch) == body
-            asked = read_whole(DIALECTS[DialectName.CHAT], body)
-            placed = Bridge(TOKENIZER).place(asked, Recorded(known[: turn.index]))
+            request = read_whole(DIALECTS[DialectName.CHAT], body)
+            placed = Bridge(TOKENIZER).place(request, Recorded(loaded[: turn.index]))
             assert (turn.extends, turn.agent.root, turn.agent.rule) == (placed.extends, placed.root, placed.rule)
             assert (turn.messages, turn.frame) == (placed.messages, placed.chain.frame)
             assert turn.observed.tolist() == placed.observed.tolist()
-            assert given_prompts[turn.event.engine][turn.agent.call].tolist() == _prompt(known, turn)
+            assert given_prompts[turn.event.engine][turn.agent.call].tolist() == _prompt(loaded, turn)
 
 
 async def test_other_engines_and_gateways_go_on_with_a_session(tmp_path: Path) -> None:
-    """Of those before them they know the log alone."""
+    """Know nothing but the log of the engines and gateways before."""
     lone, prompts = LoneSession(MemoryLog("lone"), tmp_path, answer=6), dict[str, list[int]]()
     await lone.begin()
     chat: list[Any] = [{"role": "user", "content": "hm"}]
@@ -221,28 +221,28 @@ async def test_other_engines_and_gateways_go_on_with_a_session(tmp_path: Path) -
                 chat += [answer.json()["choices"][0]["message"], {"role": "user", "content": "and?"}]
         prompts |= {sample: prompt.tolist() for sample, prompt in engine.prompts.items()}
     session = await read_session(lone.log, SAMPLE)
-    known = [LoadedTurn.of(session.turns[index], lone.fetch) for index in sorted(session.turns)]
-    assert [turn.extends for turn in known] == [None, 0, 1, 2, 3, 4]
-    assert [prompts[turn.agent.call] for turn in known] == [_prompt(known, turn) for turn in known]
+    loaded = [LoadedTurn.of(session.turns[index], lone.fetch) for index in sorted(session.turns)]
+    assert [turn.extends for turn in loaded] == [None, 0, 1, 2, 3, 4]
+    assert [prompts[turn.agent.call] for turn in loaded] == [_prompt(loaded, turn) for turn in loaded]
 
 
 def _moved(chat: list[Any], move: str, number: int) -> list[Any]:
-    asked = {"role": "user", "content": f"and {number}?"}
+    question = {"role": "user", "content": f"and {number}?"}
     match move:
         case "change":
             at = number % len(chat)
-            return [*chat[:at], chat[at] | {"content": f"not {number}"}, *chat[at + 1 :], asked]
+            return [*chat[:at], chat[at] | {"content": f"not {number}"}, *chat[at + 1 :], question]
         case "fewer":
-            return [*chat[:1], *chat[-(number % len(chat)) :], asked]
+            return [*chat[:1], *chat[-(number % len(chat)) :], question]
         case "others":
             return [{"role": "user", "content": f"What is {number}?"}]
         case "same":
             return chat
         case _:
-            return [*chat, asked]
+            return [*chat, question]
 
 
-def _prompt(known: Sequence[LoadedTurn], turn: LoadedTurn) -> list[int]:
-    before = [] if turn.extends is None else known[turn.extends]
-    path = [] if isinstance(before, list) else [*_prompt(known, before), *before.generated.tolist()]
+def _prompt(loaded: Sequence[LoadedTurn], turn: LoadedTurn) -> list[int]:
+    before = [] if turn.extends is None else loaded[turn.extends]
+    path = [] if isinstance(before, list) else [*_prompt(loaded, before), *before.generated.tolist()]
     return [*path, *turn.observed.tolist()]

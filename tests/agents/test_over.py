@@ -41,20 +41,20 @@ def test_a_resumed_run_is_over_no_more() -> None:
 
 
 def test_a_turn_that_a_gateway_begins_at_the_end_is_no_decision_of_the_run() -> None:
-    found: list[str] = []
+    errors: list[str] = []
 
     class Looked(Lifetime):
         def find(self, wrong: str, means: str) -> None:
-            found.append(wrong)
+            errors.append(wrong)
 
     looked = Looked(SimpleNamespace(position=9, ended=8))  # type: ignore[arg-type]
 
     def requested(purpose: Purpose) -> Event:
-        made = {"sample": "turn-0-x-s0-s0", "group": "turn-0-x-s0", "index": 0, "seed": 1, "purpose": purpose}
+        fields = {"sample": "turn-0-x-s0-s0", "group": "turn-0-x-s0", "index": 0, "seed": 1, "purpose": purpose}
         prompt, sampling = pack_tokens(np.array([49], np.int32)), Sampling(max_new_tokens=1)
-        return RolloutRequested(prompt=prompt, sampling=sampling, **made)  # type: ignore[arg-type]
+        return RolloutRequested(prompt=prompt, sampling=sampling, **fields)  # type: ignore[arg-type]
 
     looked.apply(requested(Purpose.CALL))
-    assert found == []
+    assert errors == []
     looked.apply(requested(Purpose.TRAIN))
-    assert len(found) == 1
+    assert len(errors) == 1

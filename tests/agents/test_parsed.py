@@ -1,4 +1,4 @@
-"""What a reader of parsed text gives while it waits for more, and where SGLang's parser raises at the end."""
+"""Test what a reader of parsed text returns while it waits for more, and when SGLang's parser raises at the end."""
 
 from __future__ import annotations
 

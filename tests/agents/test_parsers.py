@@ -1,4 +1,4 @@
-"""What the parsers of a run's model need of requests and engines, and the ids of calls that they give."""
+"""Test what the parsers of a run's model need of requests and engines, and the ids of their calls."""
 
 from __future__ import annotations
 
@@ -18,35 +18,41 @@ from serve_apps.rollouts.agents.agent_request import AgentRequest, BadField, Dia
 from serve_apps.rollouts.agents.canonical import calls_of
 from serve_apps.rollouts.agents.parsing import ParserNames, Parsers
 from tests.agents.byte_tokenizer import END
-from tests.agents.test_turn_reader import LOOK, PLAIN, QWEN, TOKENIZER, WITH_TOOLS, ids, told
+from tests.agents.test_turn_reader import LOOK, PLAIN, QWEN, TOKENIZER, WITH_TOOLS, fed, ids
 
 EOS = int(TOKENIZER.eos_token_id)
 STRICT = {"type": "function", "function": LOOK["function"] | {"strict": True}}  # type: ignore[operator]
 
 
-def asked(**more: Any) -> AgentRequest:
+def request(**more: Any) -> AgentRequest:
     return AgentRequest(DialectName.CHAT, "m", **more)
 
 
 def test_a_call_is_constrained_where_one_has_to_be() -> None:
-    assert QWEN.constraint(asked()) == {}
-    assert QWEN.constraint(asked(tools=(LOOK,), tool_choice="none")) == {}
-    assert QWEN.constraint(asked(tools=(STRICT,), tool_choice="none")) == {}
-    assert Parsers(ParserNames("qwen"), TOKENIZER).constraint(asked(tools=(LOOK,), tool_choice="required")) == {}
-    for one in (asked(tools=(STRICT,)), asked(tools=(LOOK, STRICT)), asked(tools=(LOOK,), tool_choice="look")):
-        ((kind, value),) = QWEN.constraint(one).items()
+    assert QWEN.constraint(request()) == {}
+    assert QWEN.constraint(request(tools=(LOOK,), tool_choice="none")) == {}
+    assert QWEN.constraint(request(tools=(STRICT,), tool_choice="none")) == {}
+    assert Parsers(ParserNames("qwen"), TOKENIZER).constraint(request(tools=(LOOK,), tool_choice="required")) == {}
+    for request_ in (
+        request(tools=(STRICT,)),
+        request(tools=(LOOK, STRICT)),
+        request(tools=(LOOK,), tool_choice="look"),
+    ):
+        ((kind, value),) = QWEN.constraint(request_).items()
         assert kind == "structural_tag"
-        assert [set(each) for each in json.loads(value)["structures"]] == [{"begin", "schema", "end"}] * len(one.tools)
+        assert [set(each) for each in json.loads(value)["structures"]] == [{"begin", "schema", "end"}] * len(
+            request_.tools
+        )
     with pytest.raises(BadField) as error:
-        QWEN.constraint(asked(tools=(LOOK,), tool_choice="required", sampling={"regex": "a"}))
+        QWEN.constraint(request(tools=(LOOK,), tool_choice="required", sampling={"regex": "a"}))
     assert error.value.field == "tool_choice"
-    assert QWEN.constraint(asked(tools=(LOOK,), sampling={"regex": "a"})) == {}
+    assert QWEN.constraint(request(tools=(LOOK,), sampling={"regex": "a"})) == {}
 
 
 @pytest.mark.parametrize("parallel", [True, False])
 def test_how_many_calls_an_answer_has_is_in_its_constraint(parallel: bool) -> None:
-    made = Parsers(ParserNames("pythonic", grammar=True), TOKENIZER)
-    ((_, value),) = made.constraint(asked(tools=(LOOK,), tool_choice="required", parallel=parallel)).items()
+    parsers = Parsers(ParserNames("pythonic", grammar=True), TOKENIZER)
+    ((_, value),) = parsers.constraint(request(tools=(LOOK,), tool_choice="required", parallel=parallel)).items()
     assert ("maxItems" in value) is not parallel
 
 
@@ -68,33 +74,33 @@ def test_a_shape_needs_engines_with_grammars(dialect: DialectName, sampling: str
 
 
 def test_tools_need_a_parser() -> None:
-    for one in (asked(tools=(LOOK,)), asked(tools=(LOOK,), tool_choice="required")):
+    for request_ in (request(tools=(LOOK,)), request(tools=(LOOK,), tool_choice="required")):
         with pytest.raises(BadField) as error:
-            PLAIN.check(one)
+            PLAIN.check(request_)
         assert error.value.field == "tools"
-        QWEN.check(one)
-    PLAIN.check(asked(tools=(LOOK,), tool_choice="none"))
-    PLAIN.check(asked())
+        QWEN.check(request_)
+    PLAIN.check(request(tools=(LOOK,), tool_choice="none"))
+    PLAIN.check(request())
     only = Parsers(ParserNames("qwen"), TOKENIZER)
-    only.check(asked(tools=(LOOK,), tool_choice="none"))
+    only.check(request(tools=(LOOK,), tool_choice="none"))
     for choice in ("required", "look"):
         with pytest.raises(BadField) as error:
-            only.check(asked(tools=(LOOK,), tool_choice=choice))
+            only.check(request(tools=(LOOK,), tool_choice=choice))
         assert error.value.field == "tool_choice"
 
 
 CALL = f'<tool_call>\n{{"name": "look", "arguments": {{}}}}\n</tool_call>{END}'
 
 
-def called(one: AgentRequest, text: str = CALL, parsers: Parsers = QWEN) -> int:
-    return len(calls_of(told(parsers.reader(one, "t", []), ids(text), [9])[1].message))
+def called(request_: AgentRequest, text: str = CALL, parsers: Parsers = QWEN) -> int:
+    return len(calls_of(fed(parsers.reader(request_, "t", []), ids(text), [9])[1].message))
 
 
 def test_calls_are_read_where_tools_were_given() -> None:
     assert called(WITH_TOOLS) == 1
-    assert called(asked(tools=(LOOK,), tool_choice="none")) == 0
-    assert called(asked()) == 0
-    assert called(asked(tools=(LOOK,)), parsers=PLAIN) == 0
+    assert called(request(tools=(LOOK,), tool_choice="none")) == 0
+    assert called(request()) == 0
+    assert called(request(tools=(LOOK,)), parsers=PLAIN) == 0
     assert called(AgentRequest(DialectName.GENERATE, "", tools=(LOOK,))) == 0
 
 
@@ -111,32 +117,32 @@ def test_calls_are_read_where_tools_were_given() -> None:
     ],
 )
 def test_special_tokens_are_read_where_a_parser_needs_them(parsers: Parsers, more: dict[str, Any], skips: bool) -> None:
-    reader = parsers.reader(asked(**more), "t", [])
+    reader = parsers.reader(request(**more), "t", [])
     assert reader._detokenizer.add([EOS, *ids("a")]) == ("a" if skips else f"{END}a")
 
 
 def test_a_call_s_id_is_of_its_turn_and_place() -> None:
     def named(turn: str, text: str) -> list[str]:
-        reader = told(QWEN.reader(WITH_TOOLS, turn, []), ids(text), [9])[1]
+        reader = fed(QWEN.reader(WITH_TOOLS, turn, []), ids(text), [9])[1]
         return [call.id for call in calls_of(reader.message)]
 
     two = CALL.removesuffix(END) + "\n" + CALL
-    (one,), (other,) = named("s.1", CALL), named("s.2", CALL)
-    assert one != other
-    assert named("s.1", CALL) == [one]
-    assert named("s.1", two)[0] == one
+    (first,), (other,) = named("s.1", CALL), named("s.2", CALL)
+    assert first != other
+    assert named("s.1", CALL) == [first]
+    assert named("s.1", two)[0] == first
     assert len(set(named("s.1", two))) == 2
-    assert (one.startswith("call_"), len(one)) == (True, 29)
+    assert (first.startswith("call_"), len(first)) == (True, 29)
 
 
 @pytest.mark.parametrize(("kimi", "form"), [("kimi_k2", "functions.look:{}"), ("kimi_k3", "look:{}")])
 def test_calls_of_kimi_are_numbered_through_the_conversation(kimi: str, form: str) -> None:
     before = {"role": "assistant", "content": "", "tool_calls": [{"id": "a"}, {"id": "b"}]}
     messages = ({"role": "user", "content": "hm"}, before, before)
-    made = Parsers(ParserNames(kimi), TOKENIZER).reader(asked(tools=(LOOK,), messages=messages), "t", [])
+    reader = Parsers(ParserNames(kimi), TOKENIZER).reader(request(tools=(LOOK,), messages=messages), "t", [])
     items = [ToolCallItem(tool_index=at, name="look", parameters="{}") for at in range(2)]
-    made._parsed._tool_parser.parse_stream_chunk = lambda text: ("", [items.pop(0)] if items else [])
-    assert [call.id for call in calls_of(told(made, ids("abc" + END), [1])[1].message)] == [
+    reader._parsed._tool_parser.parse_stream_chunk = lambda text: ("", [items.pop(0)] if items else [])
+    assert [call.id for call in calls_of(fed(reader, ids("abc" + END), [1])[1].message)] == [
         form.format(4),
         form.format(5),
     ]
@@ -150,39 +156,39 @@ def test_what_ends_an_answer_is_the_model_s(tmp_path: Path, config: Any, more: l
         (tmp_path / "generation_config.json").write_text(json.dumps(config))
     parsers = Parsers(ParserNames(), TOKENIZER, tmp_path)
     for token in (EOS, 5, 6):
-        reader = told(parsers.reader(asked(), "t", []), [*ids("a"), token], [])[1]
+        reader = fed(parsers.reader(request(), "t", []), [*ids("a"), token], [])[1]
         assert reader.matched == (token if token in (EOS, *more) else None)
-    assert told(PLAIN.reader(asked(), "t", []), [5], [])[1].matched is None
+    assert fed(PLAIN.reader(request(), "t", []), [5], [])[1].matched is None
 
 
 class Detection(ModuleType):
-    """What SGLang finds out about a template. The module itself needs more than is installed for tests."""
+    """Play SGLang's detection of a template's parsers. The module itself needs more than is installed for tests."""
 
-    found: tuple[str | None, str | None] = ("qwen", "qwen3")
+    names_: tuple[str | None, str | None] = ("qwen", "qwen3")
 
     def detect_reasoning_pattern(self, template: str) -> tuple[bool, str]:
         assert template == TOKENIZER.chat_template
         return True, "toggle"
 
-    def detect_tool_call_parser(self, template: str, made: Any, toggle: str, always: bool) -> str | None:
-        assert (made, toggle, always) == (TOKENIZER, "toggle", True)
-        return self.found[0]
+    def detect_tool_call_parser(self, template: str, tokenizer: Any, toggle: str, always: bool) -> str | None:
+        assert (tokenizer, toggle, always) == (TOKENIZER, "toggle", True)
+        return self.names_[0]
 
-    def detect_reasoning_parser(self, template: str, made: Any, toggle: str, always: bool) -> str | None:
-        assert (made, toggle, always) == (TOKENIZER, "toggle", True)
-        return self.found[1]
+    def detect_reasoning_parser(self, template: str, tokenizer: Any, toggle: str, always: bool) -> str | None:
+        assert (tokenizer, toggle, always) == (TOKENIZER, "toggle", True)
+        return self.names_[1]
 
 
 @pytest.fixture
 def detection(monkeypatch: pytest.MonkeyPatch) -> Detection:
-    made = Detection("sglang.srt.parser.template_detection")
-    monkeypatch.setitem(sys.modules, made.__name__, made)
-    monkeypatch.setattr(parser, "template_detection", made, raising=False)
-    return made
+    module = Detection("sglang.srt.parser.template_detection")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(parser, "template_detection", module, raising=False)
+    return module
 
 
 @pytest.mark.parametrize(
-    ("names", "found", "used"),
+    ("names", "detected", "used"),
     [
         (("auto", "auto"), ("qwen", "qwen3"), ("qwen", "qwen3")),
         (("auto", ""), ("qwen", "qwen3"), ("qwen", "")),
@@ -193,11 +199,11 @@ def detection(monkeypatch: pytest.MonkeyPatch) -> Detection:
     ],
 )
 def test_parsers_are_found_by_the_template(
-    detection: Detection, names: tuple[str, str], found: tuple[str | None, str | None], used: tuple[str, str]
+    detection: Detection, names: tuple[str, str], detected: tuple[str | None, str | None], used: tuple[str, str]
 ) -> None:
-    detection.found = found
-    made = Parsers(ParserNames(*names, grammar=True), TOKENIZER)
-    assert made._names == ParserNames(*used, grammar=True)
+    detection.names_ = detected
+    parsers = Parsers(ParserNames(*names, grammar=True), TOKENIZER)
+    assert parsers._names == ParserNames(*used, grammar=True)
 
 
 def test_parsers_that_are_not_all_here_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,5 +218,5 @@ def test_reasoning_is_looked_for_at_the_end_of_the_prompt() -> None:
     """A mark far before it is of another answer."""
     begun = "<think>" + "\n" * 40
     for prompt, thought in (("<think>\n", "yes"), (begun, None), ("</think>\n", None), (" ", None)):
-        reader = told(QWEN.reader(asked(), "t", ids(prompt)), ids(f"yes{END}"), [2], StopReason.STOP)[1]
+        reader = fed(QWEN.reader(request(), "t", ids(prompt)), ids(f"yes{END}"), [2], StopReason.STOP)[1]
         assert reader.message.get("reasoning_content") == thought

@@ -53,11 +53,11 @@ def refused(name: DialectName, **more: Any) -> BadField:
 
 @pytest.mark.parametrize("name", TALKING)
 def test_same_conversation_and_tools_in_every_dialect(name: DialectName) -> None:
-    asked = read(name, tools=TOOLS[name], temperature=0.5, top_p=0.9, top_k=4, min_p=0.1, seed=7)
-    assert asked.messages == ({"role": "user", "content": "hi"},)
-    assert asked.tools == ({"type": "function", "function": FUNCTION},)
+    request = read(name, tools=TOOLS[name], temperature=0.5, top_p=0.9, top_k=4, min_p=0.1, seed=7)
+    assert request.messages == ({"role": "user", "content": "hi"},)
+    assert request.tools == ({"type": "function", "function": FUNCTION},)
     sampling = {"temperature": 0.5, "top_p": 0.9, "top_k": 4, "min_p": 0.1, "sampling_seed": 7}
-    assert {key: asked.sampling[key] for key in sampling} == sampling
+    assert {key: request.sampling[key] for key in sampling} == sampling
 
 
 SAMPLED = [
@@ -153,7 +153,7 @@ def test_bodies_that_are_none(name: DialectName, body: bytes) -> None:
 
 
 def test_one_answer_is_one_message() -> None:
-    given = [
+    items = [
         USER,
         {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]},
@@ -162,9 +162,9 @@ def test_one_answer_is_one_message() -> None:
         {"type": "message", "role": "assistant", "content": "another"},
         {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "seen"}]},
     ]
-    asked = read(DialectName.RESPONSES, input=given, instructions="Be brief.")
+    request = read(DialectName.RESPONSES, input=items, instructions="Be brief.")
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    assert asked.messages == (
+    assert request.messages == (
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "ab", "reasoning_content": "hm", "tool_calls": [call]},
@@ -174,12 +174,12 @@ def test_one_answer_is_one_message() -> None:
 
 
 def test_system_messages_at_the_head_are_one() -> None:
-    given = [
+    messages = [
         {"role": "system", "content": "a"},
         {"role": "developer", "content": [{"type": "text", "text": "b"}]},
         USER,
     ]
-    assert read(DialectName.CHAT, messages=given).messages[0] == {"role": "system", "content": "a\nb"}
+    assert read(DialectName.CHAT, messages=messages).messages[0] == {"role": "system", "content": "a\nb"}
     billing = {"type": "text", "text": "x-anthropic-billing-header: cch=1;"}
     system = [billing, {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]
     assert read(DialectName.MESSAGES, system=system).messages[0] == {"role": "system", "content": "a"}
@@ -220,7 +220,7 @@ def test_every_field_of_the_clients_is_known() -> None:
 def test_what_claude_code_sends_is_read() -> None:
     cached = {"cache_control": {"type": "ephemeral"}}
     tool = {"name": "Bash", "description": "Run.", "input_schema": {"type": "object"}, "eager_input_streaming": True}
-    asked = read(
+    request = read(
         DialectName.MESSAGES,
         system=[{"type": "text", "text": "You are an agent.", **cached}],
         messages=[{"role": "user", "content": [{"type": "text", "text": "hi", **cached}]}],
@@ -231,8 +231,8 @@ def test_what_claude_code_sends_is_read() -> None:
         metadata={"user_id": "u"},
         stream=True,
     )
-    assert [message["role"] for message in asked.messages] == ["system", "user"]
-    assert asked.template == {"reasoning_effort": "medium", "enable_thinking": True, "thinking": True}
+    assert [message["role"] for message in request.messages] == ["system", "user"]
+    assert request.template == {"reasoning_effort": "medium", "enable_thinking": True, "thinking": True}
 
 
 @pytest.mark.parametrize("name", TALKING)

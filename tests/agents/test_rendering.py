@@ -56,7 +56,7 @@ def test_what_is_rendered_of_a_long_chat(head: str, kinds: str) -> None:
 
 CHAT = MODELS[0]
 MADE = tokenizer(CHAT)
-END, USER = (int(MADE.convert_tokens_to_ids(one)) for one in (CHAT.end, "<|user|>"))
+END, USER = (int(MADE.convert_tokens_to_ids(token)) for token in (CHAT.end, "<|user|>"))
 PAD, PLAIN = int(MADE.pad_token_id), 1
 
 
@@ -77,7 +77,7 @@ PAD, PLAIN = int(MADE.pad_token_id), 1
     ],
 )
 def test_whether_the_end_was_generated(generated: list[int], new: list[int], closes: bool, ends: bool) -> None:
-    ids = (np.array(one, np.int32) for one in (generated, new))
+    ids = (np.array(part, np.int32) for part in (generated, new))
     assert Rendering(MADE).ends(*ids, closes=closes) is ends
 
 
@@ -110,8 +110,8 @@ def test_a_message_as_templates_take_it(given_message: Message, plain: Message) 
 def test_arguments_as_templates_take_them(arguments: Any, shown_as: Any) -> None:
     function = {"name": "f", "arguments": arguments}
     for call in ({"id": "c", "function": function}, {"id": "c", "type": "function", "function": function}):
-        made = for_template({"role": "assistant", "tool_calls": [call]})["tool_calls"]
-        assert made == [{"type": "function", "id": "c", "function": {"name": "f", "arguments": shown_as}}]
+        calls = for_template({"role": "assistant", "tool_calls": [call]})["tool_calls"]
+        assert calls == [{"type": "function", "id": "c", "function": {"name": "f", "arguments": shown_as}}]
 
 
 SHOWS = Model(
@@ -180,31 +180,31 @@ class Renderer:
     """A renderer of the library's: what it is asked, and ids behind the turn's."""
 
     def bridge_to_next_turn(self, before: list[int], generated: list[int], new: Any, *, tools: Any) -> Any:
-        self.asked = (new, tools)
+        self.requests = (new, tools)
         return SimpleNamespace(token_ids=[*before, *generated, 7])
 
 
 def test_results_of_tools_are_named_for_a_renderer() -> None:
-    """By the call that they answer, where they do not say it."""
+    """Name results by the call that they answer, if they have no name."""
     renderers, renderer = Renderers(Rendering(tokenizer(MODELS[0], "Qwen/Qwen3-4B"))), Renderer()
     renderers._renderers = dict.fromkeys(["{}"], renderer)
     call = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
-    results = [{"role": "tool", "tool_call_id": one, "content": "r"} for one in ("c", "other")]
+    results = [{"role": "tool", "tool_call_id": call_id, "content": "r"} for call_id in ("c", "other")]
     results.append(results[0] | {"name": "own"})
     messages = (KINDS["u"], KINDS["a"] | {"tool_calls": [call]}, *results)
     turn = Turn(0, None, "", (), "", np.array([1, 2], np.int32), np.array([3], np.int32))
     ids = renderers.new_ids(AgentRequest(DialectName.CHAT, "m", messages), 1, turn)
     assert ids is not None
     assert ids.tolist() == [7]
-    assert [one.get("name") for one in renderer.asked[0]] == ["look_up", None, "own"]
-    assert renderer.asked[1] is None
-    asked = AgentRequest(DialectName.CHAT, "m", (KINDS["u"], KINDS["a"], KINDS["u"]), tools=TOOLS)
-    assert renderers.new_ids(asked, 1, turn) is not None
-    assert renderer.asked[1] == list(TOOLS)
+    assert [message.get("name") for message in renderer.requests[0]] == ["look_up", None, "own"]
+    assert renderer.requests[1] is None
+    request = AgentRequest(DialectName.CHAT, "m", (KINDS["u"], KINDS["a"], KINDS["u"]), tools=TOOLS)
+    assert renderers.new_ids(request, 1, turn) is not None
+    assert renderer.requests[1] == list(TOOLS)
 
 
 def test_ids_are_placed_as_they_are() -> None:
-    asked = AgentRequest(DialectName.GENERATE, "", tokens=(5, 6))
+    request = AgentRequest(DialectName.GENERATE, "", tokens=(5, 6))
 
     class Empty:
         def turns(self) -> list[Any]:
@@ -214,7 +214,8 @@ def test_ids_are_placed_as_they_are() -> None:
             return None
 
     placed, other = (
-        Bridge(MADE).place(one, Empty()) for one in (asked, AgentRequest(DialectName.GENERATE, "", tokens=(6,)))
+        Bridge(MADE).place(request_, Empty())
+        for request_ in (request, AgentRequest(DialectName.GENERATE, "", tokens=(6,)))
     )
     assert placed.observed.tolist() == [5, 6]
     assert (placed.nearest, placed.drift, placed.messages) == (None, None, placed.chain.links)

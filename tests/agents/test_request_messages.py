@@ -1,4 +1,4 @@
-"""The messages of a request in each dialect: what comes of every kind of item, and the name of what is wrong in one."""
+"""Test the messages of a request in each dialect: the result of every kind of item, and the field of each error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def chat(*messages: Json) -> tuple[Json, ...]:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("fields", "message"),
     [
         ({"role": "user", "content": "a", "name": "bob"}, {"role": "user", "content": "a", "name": "bob"}),
         ({"role": "user", "content": ""}, {"role": "user", "content": ""}),
@@ -33,12 +33,12 @@ def chat(*messages: Json) -> tuple[Json, ...]:
          {"role": "user", "content": "a\nb"}),
     ],
 )  # fmt: skip
-def test_chat_messages(given: Json, message: Json) -> None:
-    assert chat(USER, given) == (USER, message)
+def test_chat_messages(fields: Json, message: Json) -> None:
+    assert chat(USER, fields) == (USER, message)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("fields", "message"),
     [
         ({"content": None, "tool_calls": [CALLED]}, {"content": "", "tool_calls": [CALLED]}),
         ({"content": "a", "tool_calls": []}, {"content": "a"}),
@@ -51,12 +51,12 @@ def test_chat_messages(given: Json, message: Json) -> None:
         ({"content": "a", "audio": None, "function_call": None}, {"content": "a"}),
     ],
 )
-def test_chat_answers(given: Json, message: Json) -> None:
-    assert chat(USER, {"role": "assistant"} | given) == (USER, {"role": "assistant"} | message)
+def test_chat_answers(fields: Json, message: Json) -> None:
+    assert chat(USER, {"role": "assistant"} | fields) == (USER, {"role": "assistant"} | message)
 
 
 @pytest.mark.parametrize(
-    ("given", "field"),
+    ("fields", "field"),
     [
         ({"role": "assistant", "content": "a", "function_call": {"name": "f"}}, "function_call"),
         ({"role": "assistant", "content": "a", "tool_calls": [1]}, "tool_calls.0"),
@@ -75,8 +75,8 @@ def test_chat_answers(given: Json, message: Json) -> None:
         ({"role": "function", "content": "a"}, "role"),
     ],
 )  # fmt: skip
-def test_chat_messages_that_are_none(given: Json, field: str) -> None:
-    assert refused(CHAT, messages=[USER, given]).field == f"messages.1.{field}"
+def test_chat_messages_that_are_none(fields: Json, field: str) -> None:
+    assert refused(CHAT, messages=[USER, fields]).field == f"messages.1.{field}"
 
 
 def test_a_call_of_a_chat_needs_no_type() -> None:
@@ -137,7 +137,7 @@ def test_what_a_user_of_messages_says(content: Any, messages: list[Json]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("given", "field"),
+    ("fields", "field"),
     [
         ({"role": "user"}, "content"),
         ({"role": "user", "content": 1}, "content"),
@@ -154,8 +154,8 @@ def test_what_a_user_of_messages_says(content: Any, messages: list[Json]) -> Non
         ({"role": "robot", "content": "a"}, "role"),
     ],
 )  # fmt: skip
-def test_messages_that_are_none(given: Json, field: str) -> None:
-    assert refused(MESSAGES, messages=[USER, given, USER]).field == f"messages.1.{field}"
+def test_messages_that_are_none(fields: Json, field: str) -> None:
+    assert refused(MESSAGES, messages=[USER, fields, USER]).field == f"messages.1.{field}"
 
 
 def test_no_answer_is_continued() -> None:
@@ -177,8 +177,8 @@ def test_input_of_responses() -> None:
     assert read(RESPONSES, input="hi").messages == (USER,)
     assert read(RESPONSES, input="hi", instructions="").messages == (USER,)
     for role, is_called in (("user", "user"), ("system", "system"), ("developer", "system")):
-        said = {"type": "message", "role": role, "content": [{"type": "input_text", "text": "a"}]}
-        assert responses(USER, said)[1] == {"role": is_called, "content": "a"}
+        item = {"type": "message", "role": role, "content": [{"type": "input_text", "text": "a"}]}
+        assert responses(USER, item)[1] == {"role": is_called, "content": "a"}
     assert responses({"role": "developer", "content": "b"}, USER, instructions="a")[0]["content"] == "a\nb"
     assert responses(OUTPUT)[0] == {"role": "tool", "tool_call_id": "c", "content": "a"}
 
@@ -201,14 +201,18 @@ def test_reasoning_comes_from_wherever_it_was_kept(item: Json, reasoning: str | 
 
 
 def test_items_of_one_answer_are_one_message() -> None:
-    said = {"type": "message", "role": "assistant", "content": "a"}
+    item = {"type": "message", "role": "assistant", "content": "a"}
     assert responses(FUNCTION_CALL, FUNCTION_CALL | {"call_id": "d"}, OUTPUT) == (
         assistant("", "", [Call("c", "look", "{}"), Call("d", "look", "{}")]),
         {"role": "tool", "tool_call_id": "c", "content": "a"},
     )
-    assert [one["content"] for one in responses(USER, said, said, USER)] == ["hi", "a", "a", "hi"]
-    assert [one["content"] for one in responses(USER, said, FUNCTION_CALL, said)] == ["hi", "aa"]
-    assert [one["role"] for one in responses(said, REASONED, OUTPUT, said)] == ["assistant", "tool", "assistant"]
+    assert [message["content"] for message in responses(USER, item, item, USER)] == ["hi", "a", "a", "hi"]
+    assert [message["content"] for message in responses(USER, item, FUNCTION_CALL, item)] == ["hi", "aa"]
+    assert [message["role"] for message in responses(item, REASONED, OUTPUT, item)] == [
+        "assistant",
+        "tool",
+        "assistant",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -245,11 +249,11 @@ def test_an_api_without_items_has_no_conversation() -> None:
 def test_the_system_is_one_message_at_the_head(roles: str, heads: int) -> None:
     named = {"s": "system", "u": "user"}
     messages = [{"role": named[role], "content": str(at)} for at, role in enumerate(roles)]
-    made, count = leading_system(messages), len(roles) - len(roles.lstrip("s"))
-    assert len(made) == len(roles) - max(0, count - 1)
-    assert list(made[heads:]) == messages[count:]
+    leading, count = leading_system(messages), len(roles) - len(roles.lstrip("s"))
+    assert len(leading) == len(roles) - max(0, count - 1)
+    assert list(leading[heads:]) == messages[count:]
     if count:
-        assert made[0] == {"role": "system", "content": "\n".join(map(str, range(count)))}
+        assert leading[0] == {"role": "system", "content": "\n".join(map(str, range(count)))}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How a gateway learns what engines have made: they tell it, and it looks in the log for what it was not told."""
+"""Test how a gateway learns what engines have generated: by messages, and in the log for any that it missed."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_what_is_told_is_there_at_once() -> None:
         await engine.log.notify(place.worker.id, [first])
         assert call.trajectory.length == 1
         await engine.log.notify(place.worker.id, [first])
-        assert call.trajectory.length == 1, "what is told twice counts once"
+        assert call.trajectory.length == 1, "a repeated message counts once"
         await engine.log.notify(place.worker.id, [await appended(engine, completed(1))])
         assert await ended(call) == TOKENS.tolist()
 
@@ -175,15 +175,17 @@ async def test_what_was_asked_for_again_can_be_ended_before_an_engine_takes_it()
 
 async def attempts(log: MemoryLog) -> list[int]:
     """That were requested."""
-    events = [one.envelope.event async for one in log.read(1)]
-    return [one.attempt for one in events if isinstance(one, RolloutRequested)]
+    events = [recorded.envelope.event async for recorded in log.read(1)]
+    return [event.attempt for event in events if isinstance(event, RolloutRequested)]
 
 
 @pytest.mark.parametrize("agents", [True, False])
 async def test_a_gateway_hears_with_its_own_credentials(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, agents: bool
 ) -> None:
-    """Of a run with agents. Where it may not, as on a server with older permissions, it says so and looks."""
+    """Hear in a run with agents. Where it may not, as on a server with older permissions, it warns and reads
+    the log.
+    """
     async with await own_server(tmp_path, RUN, agents=True) as server:
         roles = await JetStreamLog.open(server.address(Access.ROLES), RUN)
         own = await JetStreamLog.open(server.address(Access.GATEWAY if agents else Access.VIEWER), RUN, create=False)
@@ -212,7 +214,7 @@ async def test_a_gateway_tells_early_with_its_own_credentials(tmp_path: Path, ac
         roles = await JetStreamLog.open(server.address(Access.ROLES), RUN)
         own = await JetStreamLog.open(server.address(access), RUN, create=False)
         envelope = Participant(own, "gateway").enclose(REQUEST)
-        one = Recorded(0, envelope.subject, envelope, once(envelope).encoded())
+        early_record = Recorded(0, envelope.subject, envelope, once(envelope).encoded())
         early, stored, some = list[Recorded](), list[Recorded](), asyncio.Event()
 
         def hear(recorded: Recorded) -> None:
@@ -220,8 +222,8 @@ async def test_a_gateway_tells_early_with_its_own_credentials(tmp_path: Path, ac
             some.set()
 
         async with roles.listen("e", hear, early=True), roles.listen("e", stored.append):
-            await own.notify("e", [one], early=True)
-            await own.notify("e", [one])
+            await own.notify("e", [early_record], early=True)
+            await own.notify("e", [early_record])
             await own.end()
             if may:
                 async with asyncio.timeout(20):
@@ -229,10 +231,10 @@ async def test_a_gateway_tells_early_with_its_own_credentials(tmp_path: Path, ac
             for is_early in (True, False):
                 refused = contextlib.nullcontext() if may and is_early else pytest.raises(AccessDenied)
                 with refused:
-                    await own.notify("e", [one], early=is_early)
+                    await own.notify("e", [early_record], early=is_early)
             await roles.connection.client.flush()
         assert bool(early) is may
-        assert all(recorded == one for recorded in early)
+        assert all(recorded == early_record for recorded in early)
         assert not stored
         await own.close()
         await roles.close()

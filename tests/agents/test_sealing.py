@@ -36,14 +36,14 @@ FOREST = (turn(0, None, [1, 2], [3, 4]), turn(1, 0, [5], [6]), turn(2, 0, [7], [
 
 
 def live(*turns: TurnRecorded, open_: int = 0) -> LiveSession:
-    made = live_of(*turns)
-    made.folded.opened_at = 2 * SECOND
-    made.folded.open |= {7 + number: OpenTurn(7 + number, "k", 0) for number in range(open_)}
-    return made
+    session = live_of(*turns)
+    session.folded.opened_at = 2 * SECOND
+    session.folded.open |= {7 + number: OpenTurn(7 + number, "k", 0) for number in range(open_)}
+    return session
 
 
-def ended(made: LiveSession, verdict: Verdict, run: Sealing = RUN) -> list[Any]:
-    return sealed(made.folded, made.turns(), verdict, run)
+def ended(session: LiveSession, verdict: Verdict, run: Sealing = RUN) -> list[Any]:
+    return sealed(session.folded, session.turns(), verdict, run)
 
 
 def with_(**more: Any) -> Sealing:
@@ -92,9 +92,9 @@ def test_the_seal_says_what_was_sealed() -> None:
 def test_each_path_is_a_sample_and_has_its_reward() -> None:
     _, *events = ended(live(*FOREST), Verdict(SealReason.REWARD, 1.0, {1: 0.5}))
     other, first, of_other, of_first = events
-    assert [type(one) for one in events] == [RolloutCompleted] * 2 + [RewardAssigned] * 2
+    assert [type(event) for event in events] == [RolloutCompleted] * 2 + [RewardAssigned] * 2
     assert (first.sample, other.sample) == ("g-s0", "g-s0-1")
-    assert [(one.sample, one.value, one.grader, one.grader_digest) for one in (of_first, of_other)] == [
+    assert [(event.sample, event.value, event.grader, event.grader_digest) for event in (of_first, of_other)] == [
         ("g-s0", 1.0, "harness:t", ""),
         ("g-s0-1", 0.5, "harness:t", ""),
     ]
@@ -114,14 +114,14 @@ def test_each_path_is_a_sample_and_has_its_reward() -> None:
 
 def test_tokens_keep_the_weights_that_made_them() -> None:
     """Wherever their turns stand behind what was observed."""
-    made = (
+    turns = (
         turn(0, None, [1, 2], [3, 4], spans=(WeightSpan(0, 1, 6), WeightSpan(1, 2, 7))),
         turn(1, 0, [5], [6, 7], spans=(WeightSpan(0, 2, 8),)),
         turn(2, 1, [8, 9, 3], [4], spans=(WeightSpan(0, 1, 9),)),
     )
-    _, completed, *_ = ended(live(*made), Verdict(SealReason.REWARD, 1.0))
+    _, completed, *_ = ended(live(*turns), Verdict(SealReason.REWARD, 1.0))
     assert unpack(completed.tokens).tolist() == [3, 4, 5, 6, 7, 8, 9, 3, 4]
-    spans = [(one.start, one.end, one.version) for one in completed.spans]
+    spans = [(span.start, span.end, span.version) for span in completed.spans]
     assert spans == [(0, 1, 6), (1, 2, 7), (3, 5, 8), (8, 9, 9)]
 
 
@@ -143,7 +143,7 @@ def test_what_counts_less_is_in_the_credit() -> None:
     ],
 )
 def test_a_sample_that_was_cut(stop: StopReason, reason: SealReason, cut: bool) -> None:
-    """By its last turn alone, or by the time of its session."""
+    """Cut a sample by its last turn alone, or by the time of its session."""
     first = turn(0, None, [1], [3], stop=StopReason.LENGTH)
     _, completed = ended(live(first, turn(1, 0, [5], [6], stop=stop)), Verdict(reason))
     assert (completed.stop is StopReason.LENGTH) is cut
@@ -187,8 +187,8 @@ def test_whether_it_is_trained_on(verdict: Verdict, turns: Any, grades: bool, tr
     seal, *events = ended(live(*turns), verdict, with_(grades=grades))
     assert isinstance(seal, SessionSealed)
     if trained:
-        assert any(isinstance(one, RolloutCompleted) for one in events)
-        assert not any(isinstance(one, RolloutFailed) for one in events)
+        assert any(isinstance(event, RolloutCompleted) for event in events)
+        assert not any(isinstance(event, RolloutFailed) for event in events)
     else:
         (failed,) = events
         assert (failed.sample, failed.group, failed.attempt) == ("g-s0", "g", 1)
@@ -203,8 +203,8 @@ def test_an_idle_session_fails_where_the_run_says_so(reason: SealReason) -> None
         assert isinstance(events[0], RolloutFailed) is (fails and reason is SealReason.IDLE)
 
 
-@pytest.mark.parametrize(("said", "shown"), [("no disk", True), ("", False), (5, False)])
-def test_why_a_program_failed_is_said(said: Any, shown: bool) -> None:
-    verdict = Verdict(SealReason.EXIT, exit_code=3, metadata={"error": said})
+@pytest.mark.parametrize(("error", "shown"), [("no disk", True), ("", False), (5, False)])
+def test_why_a_program_failed_is_said(error: Any, shown: bool) -> None:
+    verdict = Verdict(SealReason.EXIT, exit_code=3, metadata={"error": error})
     why = why_not_trained(live(*FOREST).folded, verdict, [2], grades=True)
     assert ("no disk" in why, why.endswith("3")) == (shown, not shown)

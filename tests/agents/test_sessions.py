@@ -38,13 +38,13 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 async def two_turns(client: httpx.AsyncClient, session: dict[str, Any], **more: Any) -> list[str]:
-    """Ask, and go on from the answer."""
-    agent, chat, said = openai_of(client, session), list(ASKED), list[str]()
+    """Ask, and continue from the answer."""
+    agent, chat, answers = openai_of(client, session), list(ASKED), list[str]()
     for question in ("and then?", ""):
         answer = await agent.chat.completions.create(model="any", messages=chat, **more)
-        said.append(answer.choices[0].message.content or "")
-        chat += [{"role": "assistant", "content": said[-1]}, {"role": "user", "content": question}]
-    return said
+        answers.append(answer.choices[0].message.content or "")
+        chat += [{"role": "assistant", "content": answers[-1]}, {"role": "user", "content": question}]
+    return answers
 
 
 async def test_an_agent_that_knows_a_base_url_is_trained(stage: Stage) -> None:
@@ -57,12 +57,12 @@ async def test_an_agent_that_knows_a_base_url_is_trained(stage: Stage) -> None:
         assert await stage.simulation.finish() is RunPhase.FINISHED
     turns = stage.check_turns()
     assert len(turns) == 8
-    assert {(one.index, one.extends) for one in turns} == {(0, None), (1, 0)}
+    assert {(turn_.index, turn_.extends) for turn_ in turns} == {(0, None), (1, 0)}
     for completed in stage.simulation.events(RolloutCompleted, group=turns[0].sample.rpartition("-s")[0]):
-        mine = [one for one in turns if one.sample == completed.sample]
+        mine = [turn_ for turn_ in turns if turn_.sample == completed.sample]
         assert completed.loss_mask is not None
         trained = unpack(completed.tokens)[unpack(completed.loss_mask) == 1].tolist()
-        assert trained == [token for one in mine for token in unpack(one.tokens).tolist()]
+        assert trained == [token for turn_ in mine for token in unpack(turn_.tokens).tolist()]
     stage.check_tokens_once()
 
 
@@ -80,7 +80,7 @@ async def test_evaluations_are_made_by_agents_too(tmp_path: Path) -> None:
                 await seal(client, session, reward=1.0)
         assert await finishing is RunPhase.FINISHED
     assert sorted(purposes) == ["eval"] * 4 + ["train"] * 2
-    assert [one.mean for one in stage.simulation.events(EvalCompleted)] == [1.0, 1.0]
+    assert [event.mean for event in stage.simulation.events(EvalCompleted)] == [1.0, 1.0]
 
 
 async def test_what_is_shown_of_a_session(stage: Stage) -> None:
@@ -100,11 +100,11 @@ async def test_what_is_shown_of_a_session(stage: Stage) -> None:
 async def test_a_stream_ends_once_its_turn_is_in_the_log(stage: Stage) -> None:
     async with stage.gateway() as client:
         session = await stage.open(client)
-        said = ""
+        text = ""
         stream = await openai_of(client, session).chat.completions.create(model="any", messages=ASKED, stream=True)
         async for chunk in stream:
             if chunk.choices:
-                said += chunk.choices[0].delta.content or ""
+                text += chunk.choices[0].delta.content or ""
         (turn,) = stage.check_turns()
         whole = await client.post(
             f"{session['base_url']}/chat/completions",
@@ -114,7 +114,7 @@ async def test_a_stream_ends_once_its_turn_is_in_the_log(stage: Stage) -> None:
     assert turn.agent is not None
     assert (turn.agent.root, turn.agent.dialect) == (RootReason.FIRST, "chat")
     assert b"[DONE]" in whole.content
-    (call,) = [one for one in stage.simulation.events(RolloutRequested) if one.sample == turn.agent.call]
+    (call,) = [event for event in stage.simulation.events(RolloutRequested) if event.sample == turn.agent.call]
     assert call.streams
 
 
@@ -132,16 +132,16 @@ async def test_a_retry_joins_its_turn_and_a_repeated_body_is_another(stage: Stag
         here, elsewhere = await asyncio.gather(
             post(client, session, ASKED, **mark), post(other, session, ASKED, **mark)
         )
-        answers = [one.json() for one in (await first, here, elsewhere, await post(other, session, ASKED, **mark))]
-        assert all(one == answers[0] for one in answers)
+        answers = [r.json() for r in (await first, here, elsewhere, await post(other, session, ASKED, **mark))]
+        assert all(answer_ == answers[0] for answer_ in answers)
         assert len(stage.simulation.events(TurnRecorded)) == 1
         again = (await post(client, session, ASKED)).json()
         assert again["id"] != answers[0]["id"]
-        named = [(await post(one, session, ASKED, **{"idempotency-key": "k"})).json() for one in (client, other)]
+        named = [(await post(c, session, ASKED, **{"idempotency-key": "k"})).json() for c in (client, other)]
         assert named[0] == named[1]
         assert len(stage.check_turns()) == 3
-        told = await state(client, session)
-    assert (told["leaves"], told["orphans"]) == ([2], [0, 1])
+        body = await state(client, session)
+    assert (body["leaves"], body["orphans"]) == ([2], [0, 1])
 
 
 async def test_a_gateway_that_was_lost_is_replaced_by_any_other(stage: Stage) -> None:
@@ -170,7 +170,7 @@ async def test_an_engine_that_is_lost_is_a_pause_of_the_answer(tmp_path: Path) -
         assert (await asking).status_code == 200
     (turn,) = stage.check_turns()
     chunks = stage.simulation.events(RolloutProgressed)
-    assert {one.engine for one in chunks} | {turn.engine} >= {"first", "second"}
+    assert {chunk.engine for chunk in chunks} | {turn.engine} >= {"first", "second"}
 
 
 async def test_a_client_that_goes_away_leaves_its_turn(stage: Stage) -> None:
@@ -180,8 +180,8 @@ async def test_a_client_that_goes_away_leaves_its_turn(stage: Stage) -> None:
         await stage.simulation.until(RolloutRequested, purpose="call")
         asking.cancel()
         await stage.simulation.until(TurnRecorded)
-        told = await state(client, session)
-    assert [turn["index"] for turn in told["turns"]] == [0]
+        body = await state(client, session)
+    assert [turn["index"] for turn in body["turns"]] == [0]
 
 
 async def test_a_harness_that_ended_badly_is_never_trained_on(stage: Stage) -> None:
@@ -203,7 +203,7 @@ async def test_a_harness_that_ended_badly_is_never_trained_on(stage: Stage) -> N
     assert (failed.kind, failed.attempt) == (FailureKind.AGENT, 0)
     (completed,) = stage.simulation.events(RolloutCompleted, sample=session["sample"])
     assert completed.attempt == 1
-    assert [one.index for one in stage.check_turns()] == [0, 1, 2, 3]
+    assert [turn_.index for turn_ in stage.check_turns()] == [0, 1, 2, 3]
 
 
 async def test_paths_become_samples_and_each_token_is_trained_once(stage: Stage) -> None:
@@ -217,8 +217,8 @@ async def test_paths_become_samples_and_each_token_is_trained_once(stage: Stage)
         assert (await post(client, session, other)).status_code == 200
         sealed = await seal(client, session, reward=0.25, rewards={"1": 1.0}, metadata={"task": "a"})
         assert sealed.json()["leaves"] == [3, 1, 2]
-    turns = {one.index: one for one in stage.check_turns()}
-    assert {index: (one.extends, one.agent and one.agent.root) for index, one in turns.items()} == {
+    turns = {turn_.index: turn_ for turn_ in stage.check_turns()}
+    assert {index: (turn_.extends, turn_.agent and turn_.agent.root) for index, turn_ in turns.items()} == {
         0: (None, RootReason.FIRST),
         1: (0, None),
         2: (0, None),
@@ -226,12 +226,12 @@ async def test_paths_become_samples_and_each_token_is_trained_once(stage: Stage)
     }
     samples = stage.simulation.events(RolloutCompleted, group=session["group"])
     names = [session["sample"] + end for end in ("-1", "-2", "")]
-    assert [one.sample for one in samples] == names
-    trained = [unpack(one.tokens)[_mask(one) == 1].tolist() for one in samples]
+    assert [sample.sample for sample in samples] == names
+    trained = [unpack(sample.tokens)[_mask(sample) == 1].tolist() for sample in samples]
     assert trained[0] == [*unpack(turns[0].tokens).tolist(), *unpack(turns[1].tokens).tolist()]
     assert trained[1] == unpack(turns[2].tokens).tolist()
     assert trained[2] == unpack(turns[3].tokens).tolist()
-    rewards = {one.sample: one.value for one in stage.simulation.events(RewardAssigned, group=session["group"])}
+    rewards = {event.sample: event.value for event in stage.simulation.events(RewardAssigned, group=session["group"])}
     assert [rewards[name] for name in names] == [1.0, 0.25, 0.25]
     assert samples[0].metadata["task"] == "a"
 
@@ -248,21 +248,24 @@ async def test_paths_become_samples_and_each_token_is_trained_once(stage: Stage)
 async def test_which_turns_are_trained_on(stage: Stage, credit: Credit, trained: list[list[int]]) -> None:
     async with stage.gateway(credit=CreditRule(credit, 0.5)) as client:
         session = await stage.open(client)
-        said = await ask(client, session, ASKED)
+        reply = await ask(client, session, ASKED)
         for question in ("one way", "another way"):
-            await ask(client, session, [*ASKED, said, {"role": "user", "content": question}])
+            await ask(client, session, [*ASKED, reply, {"role": "user", "content": question}])
         await seal(client, session, reward=1.0)
-    tokens = {one.index: unpack(one.tokens).tolist() for one in stage.check_turns()}
+    tokens = {turn_.index: unpack(turn_.tokens).tolist() for turn_ in stage.check_turns()}
     samples = stage.simulation.events(RolloutCompleted, group=session["group"])
-    counts = {one.sample: None if one.credit is None else unpack(one.credit)[_mask(one) == 1] for one in samples}
+    counts = {
+        sample.sample: None if sample.credit is None else unpack(sample.credit)[_mask(sample) == 1]
+        for sample in samples
+    }
     if credit is Credit.DISCOUNTED:  # the turn before the last of its path counts half
         expected = {session["sample"]: [0.5] * len(tokens[0]) + [1.0] * len(tokens[2])}
         expected[session["sample"] + "-1"] = [1.0] * len(tokens[1])
         assert {name: weights.tolist() for name, weights in counts.items()} == expected
     else:
         assert set(counts.values()) == {None}
-    found = sorted(unpack(one.tokens)[_mask(one) == 1].tolist() for one in samples)
-    assert found == sorted([token for index in turns for token in tokens[index]] for turns in trained)
+    trained_tokens = sorted(unpack(sample.tokens)[_mask(sample) == 1].tolist() for sample in samples)
+    assert trained_tokens == sorted([token for index in turns for token in tokens[index]] for turns in trained)
 
 
 def _mask(completed: RolloutCompleted) -> Any:
@@ -275,7 +278,7 @@ async def test_what_is_idle_is_sealed_and_graded_with_what_it_has(stage: Stage) 
         used, unused = await stage.open(client), await stage.open(client)
         await two_turns(client, used)
         sealed = await stage.simulation.until(SessionSealed, 2)
-        assert {one.reason for one in sealed} == {SealReason.IDLE}
+        assert {event.reason for event in sealed} == {SealReason.IDLE}
         assert (await post(client, used, ASKED)).status_code == 409
         await stage.simulation.until(RewardAssigned, sample=used["sample"])
     (failed,) = stage.simulation.events(RolloutFailed)
@@ -289,12 +292,12 @@ async def test_what_is_idle_fails_where_the_run_says_so(stage: Stage) -> None:
         used = await stage.open(client)
         await two_turns(client, used)
         (sealed,) = await stage.simulation.until(SessionSealed, sample=used["sample"])
-        told = await state(client, used)
+        body = await state(client, used)
         again = await stage.open(client, group=used["group"])
         while again["sample"] != used["sample"]:
             again = await stage.open(client, group=used["group"])
     assert (sealed.reason, sealed.turns, again["attempt"]) == (SealReason.IDLE, 2, 1)
-    assert "--agent-idle fail" in told["failed"]
+    assert "--agent-idle fail" in body["failed"]
     (failed,) = stage.simulation.events(RolloutFailed, sample=used["sample"])
     assert failed.kind is FailureKind.AGENT
     assert stage.simulation.events(RolloutCompleted, sample=used["sample"]) == []
@@ -318,8 +321,8 @@ async def test_a_key_opens_one_session(stage: Stage) -> None:
     async with stage.gateway() as client, stage.gateway() as other:
         headers = {"authorization": f"Bearer {stage.token}", "idempotency-key": "mine"}
         first, again = [
-            (await one.post("/v1/runs/sim/sessions", json={"wait_s": 20}, headers=headers)).json()
-            for one in (client, other)
+            (await client_.post("/v1/runs/sim/sessions", json={"wait_s": 20}, headers=headers)).json()
+            for client_ in (client, other)
         ]
         assert first == again
         second = await stage.open(other)
@@ -339,20 +342,20 @@ async def test_a_turn_that_takes_too_long_is_ended(stage: Stage) -> None:
         late = await post(client, session, ASKED)
         assert late.status_code == 504
         await stage.simulation.until(RolloutFailed)
-        told = await state(client, session)
-        assert (told["turns"], [one["index"] for one in told["open"]]) == ([], [0])
+        body = await state(client, session)
+        assert (body["turns"], [turn_["index"] for turn_ in body["open"]]) == ([], [0])
 
 
 async def test_what_is_too_much_for_the_engines_is_put_off(stage: Stage) -> None:
     async with stage.gateway(tokens_in_flight=60) as client:
         session = await stage.open(client)
         answers = await asyncio.gather(*(post(client, session, ASKED) for _ in range(3)))
-        assert sorted(one.status_code for one in answers) == [200, 429, 429]
-        assert all(one.headers["retry-after"] for one in answers if one.status_code == 429)
+        assert sorted(answer.status_code for answer in answers) == [200, 429, 429]
+        assert all(answer.headers["retry-after"] for answer in answers if answer.status_code == 429)
         assert (await post(client, session, ASKED)).status_code == 200
         count = {"model": "any", "messages": ASKED}
         counted = await client.post(f"{session['base_url']}/messages/count_tokens", json=count)
-        (call, *_) = [one for one in stage.simulation.events(RolloutRequested) if one.purpose is Purpose.CALL]
+        (call, *_) = [event for event in stage.simulation.events(RolloutRequested) if event.purpose is Purpose.CALL]
         assert counted.json() == {"input_tokens": call.prompt.n}
         long = await post(client, session, [{"role": "user", "content": "x" * 5000}])
         assert (long.status_code, long.json()["error"]["param"]) == (400, "messages")
@@ -364,8 +367,8 @@ async def test_a_run_that_is_off_says_so(stage: Stage) -> None:
         session = await stage.open(client)
         stage.is_on = False
         refused = [await post(client, session, ASKED), await seal(client, session, reward=1.0)]
-        assert [one.status_code for one in refused] == [503, 503]
-        assert all(one.headers["retry-after"] for one in refused)
+        assert [answer.status_code for answer in refused] == [503, 503]
+        assert all(answer.headers["retry-after"] for answer in refused)
 
 
 async def test_agents_and_harnesses_have_keys_of_their_own(stage: Stage) -> None:
@@ -381,7 +384,7 @@ async def test_agents_and_harnesses_have_keys_of_their_own(stage: Stage) -> None
             await seal(client, session | {"control_key": session["agent_key"]}, reward=1.0),
             await client.get(f"/v1/sessions/{session['session']}"),
         ]
-        assert [one.status_code for one in wrong] == [401] * 5
+        assert [answer.status_code for answer in wrong] == [401] * 5
         assert (await seal(client, session)).status_code == 422
         assert (await seal(client, session, rewards={"7": 1.0})).status_code == 422
 
@@ -390,6 +393,6 @@ async def test_an_agent_that_asks_without_end_is_asked_to_come_again(stage: Stag
     async with stage.gateway(turns_per_minute=2) as client:
         first, second = await stage.open(client), await stage.open(client)
         answers = [await post(client, first, ASKED) for _ in range(3)]
-        assert [one.status_code for one in answers] == [200, 200, 429]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
         assert 1 <= int(answers[-1].headers["retry-after"]) <= 30
         assert (await post(client, second, ASKED)).status_code == 200, "each session has its own"

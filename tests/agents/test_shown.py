@@ -36,8 +36,8 @@ async def ended(stage: Stage) -> dict[str, Any]:
     return failed
 
 
-async def shown(log: Readable, **asked: Any) -> View:
-    return await view_of(log, Question(**asked), unpack)
+async def shown(log: Readable, **fields: Any) -> View:
+    return await view_of(log, Question(**fields), unpack)
 
 
 @pytest.mark.parametrize("is_archived", [False, True])
@@ -56,14 +56,14 @@ async def test_sessions_of_a_run_that_has_ended(tmp_path: Path, is_archived: boo
     assert f"{failed['session']}: {WHY}" in run.text
 
     group = await shown(log, group=failed["group"])
-    told = {one["session"]: one for one in group.facts["sessions"]}
-    assert len(told) == 3
-    assert (told[failed["session"]]["exit_code"], told[failed["session"]]["failure"]) == (3, WHY)
+    by_name = {fact["session"]: fact for fact in group.facts["sessions"]}
+    assert len(by_name) == 3
+    assert (by_name[failed["session"]]["exit_code"], by_name[failed["session"]]["failure"]) == (3, WHY)
     assert f"exit code 3, failed: {WHY}" in group.text
 
     sample = await shown(log, sample=failed["session"])
     assert sample.facts["sample"] == failed["sample"]
-    assert [one["failure"] for one in sample.facts["sessions"]] == [WHY, None]
-    assert [len(one["turns"]) for one in sample.facts["sessions"]] == [2, 2]
+    assert [fact["failure"] for fact in sample.facts["sessions"]] == [WHY, None]
+    assert [len(fact["turns"]) for fact in sample.facts["sessions"]] == [2, 2]
     assert f"failed: {WHY}" in sample.text
     assert sample.text.count(f"{failed['sample']}.1") == 1 + 2, "each turn says which session it is of"

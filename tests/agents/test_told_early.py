@@ -1,4 +1,4 @@
-"""A run's log as a gateway has it: which engine is told, what is under which fence, and whose calls it reads."""
+"""Test a run's log as a gateway uses it: which engine gets a message, which fence is set, whose calls it reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ABOUT = everything_about(RUN, "g-s0")
 
 
 class Telling(MemoryLog):
-    """It keeps what was told early, and to whom."""
+    """Keep the early messages, and their recipients."""
 
     def __init__(self, *, may: bool = True) -> None:
         super().__init__(RUN)
@@ -58,11 +58,16 @@ async def test_an_engine_is_told_of_requests_before_they_are_stored() -> None:
     await activated(log, "new")
     async with place_of(log) as place:
         stored = await place.append([OPENED, REQUEST], Fence(ABOUT, 0))
-        ((whom, told, before),) = log.early
+        ((whom, events, before),) = log.early
         assert (whom, before) == ("new", 2)
-        assert [(one.position, one.envelope.event, bool(one.data)) for one in told] == [(0, REQUEST, True)]
-        assert told[0].envelope == stored[1].envelope
-        assert [(one.position, one.envelope.event, one.data) for one in stored] == [(3, OPENED, b""), (4, REQUEST, b"")]
+        assert [(recorded.position, recorded.envelope.event, bool(recorded.data)) for recorded in events] == [
+            (0, REQUEST, True)
+        ]
+        assert events[0].envelope == stored[1].envelope
+        assert [(recorded.position, recorded.envelope.event, recorded.data) for recorded in stored] == [
+            (3, OPENED, b""),
+            (4, REQUEST, b""),
+        ]
         await place.append([OPENED], Fence(ABOUT, 3))
         assert len(log.early) == 1, "there is no request in it"
 
@@ -113,7 +118,7 @@ async def test_what_is_about_the_session_is_under_its_fence() -> None:
             await place.append([OTHER, REQUEST], Fence(ABOUT, 0))
         assert len(log.records) == 1, "all of it or nothing"
         await place.append([REQUEST], Fence(ABOUT, 1))
-        assert [one.envelope.event for one in log.records] == [OPENED, REQUEST]
+        assert [record.envelope.event for record in log.records] == [OPENED, REQUEST]
 
 
 async def test_a_call_that_another_gateway_requested_is_read() -> None:

@@ -62,13 +62,13 @@ CHOICES: list[tuple[DialectName, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "given", "choice"), CHOICES)
-def test_a_choice(name: DialectName, given: Any, choice: str) -> None:
-    assert read(name, tools=TOOLS[name], tool_choice=given).tool_choice == choice
+@pytest.mark.parametrize(("name", "choice_field", "choice"), CHOICES)
+def test_a_choice(name: DialectName, choice_field: Any, choice: str) -> None:
+    assert read(name, tools=TOOLS[name], tool_choice=choice_field).tool_choice == choice
     if choice in ("auto", "none"):
-        assert read(name, tool_choice=given).tool_choice == choice
+        assert read(name, tool_choice=choice_field).tool_choice == choice
     else:
-        assert refused(name, tool_choice=given).field.startswith("tool_choice")
+        assert refused(name, tool_choice=choice_field).field.startswith("tool_choice")
 
 
 def test_a_choice_among_several_tools() -> None:
@@ -79,7 +79,7 @@ def test_a_choice_among_several_tools() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "field"),
+    ("name", "choice_field", "field"),
     [
         (CHAT, "sometimes", "tool_choice"),
         (CHAT, "look", "tool_choice"),
@@ -96,23 +96,23 @@ def test_a_choice_among_several_tools() -> None:
         (MESSAGES, {}, "tool_choice.type"),
     ],
 )
-def test_a_choice_that_is_none(name: DialectName, given: Any, field: str) -> None:
-    assert refused(name, tools=TOOLS[name], tool_choice=given).field == field
+def test_a_choice_that_is_none(name: DialectName, choice_field: Any, field: str) -> None:
+    assert refused(name, tools=TOOLS[name], tool_choice=choice_field).field == field
 
 
 def test_one_call_at_a_time() -> None:
     assert not read(CHAT, parallel_tool_calls=False).parallel
     assert not read(RESPONSES, parallel_tool_calls=False).parallel
-    one = {"type": "auto", "disable_parallel_tool_use": True}
-    assert not read(MESSAGES, tool_choice=one).parallel
-    assert read(MESSAGES, tool_choice=one | {"disable_parallel_tool_use": False}).parallel
+    tool_choice = {"type": "auto", "disable_parallel_tool_use": True}
+    assert not read(MESSAGES, tool_choice=tool_choice).parallel
+    assert read(MESSAGES, tool_choice=tool_choice | {"disable_parallel_tool_use": False}).parallel
 
 
 OFF = {"enable_thinking": False, "thinking": False}
 
 
 @pytest.mark.parametrize(
-    ("name", "given"),
+    ("name", "fields"),
     [
         (CHAT, {"reasoning_effort": "{}"}),
         (CHAT, {"reasoning": {"effort": "{}"}}),
@@ -121,15 +121,15 @@ OFF = {"enable_thinking": False, "thinking": False}
     ],
 )
 @pytest.mark.parametrize(("effort", "more"), [("low", {}), ("none", OFF)])
-def test_how_much_it_thinks(name: DialectName, given: Json, effort: str, more: Json) -> None:
+def test_how_much_it_thinks(name: DialectName, fields: Json, effort: str, more: Json) -> None:
     def filled(value: Any) -> Any:
-        return {key: filled(one) for key, one in value.items()} if isinstance(value, dict) else effort
+        return {key: filled(part) for key, part in value.items()} if isinstance(value, dict) else effort
 
-    assert read(name, **filled(given)).template == {"reasoning_effort": effort} | more
+    assert read(name, **filled(fields)).template == {"reasoning_effort": effort} | more
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "template"),
+    ("name", "fields", "template"),
     [
         (CHAT, {"verbosity": "low"}, {"verbosity": "low"}),
         (CHAT, {"reasoning_effort": "low", "reasoning": {"effort": "high"}}, {"reasoning_effort": "low"}),
@@ -141,19 +141,19 @@ def test_how_much_it_thinks(name: DialectName, given: Json, effort: str, more: J
         *((name, {"chat_template_kwargs": {"a": 1}}, {"a": 1}) for name in TALKING),
     ],
 )
-def test_what_the_template_is_given(name: DialectName, given: Json, template: Json) -> None:
-    assert read(name, **given).template == template
+def test_what_the_template_is_given(name: DialectName, fields: Json, template: Json) -> None:
+    assert read(name, **fields).template == template
 
 
 def test_arguments_of_the_template_s_own_come_last() -> None:
     own = {"reasoning_effort": "high", "thinking": False}
     assert read(CHAT, reasoning_effort="low", chat_template_kwargs=own).template == own
-    given = {"thinking": {"type": "enabled"}, "output_config": {"effort": "low"}}
-    assert read(MESSAGES, chat_template_kwargs=own, **given).template == own | {"enable_thinking": True}
+    fields = {"thinking": {"type": "enabled"}, "output_config": {"effort": "low"}}
+    assert read(MESSAGES, chat_template_kwargs=own, **fields).template == own | {"enable_thinking": True}
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "field"),
+    ("name", "fields", "field"),
     [
         (CHAT, {"response_format": {"type": "xml"}}, "response_format.type"),
         (CHAT, {"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
@@ -171,12 +171,12 @@ def test_arguments_of_the_template_s_own_come_last() -> None:
         (CHAT, {"reasoning": {"effort": 1}}, "reasoning.effort"),
     ],
 )  # fmt: skip
-def test_shapes_and_efforts_that_are_none(name: DialectName, given: Json, field: str) -> None:
-    assert refused(name, **given).field == field
+def test_shapes_and_efforts_that_are_none(name: DialectName, fields: Json, field: str) -> None:
+    assert refused(name, **fields).field == field
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "schema"),
+    ("name", "fields", "schema"),
     [
         (CHAT, {"response_format": {"type": "text"}}, None),
         (CHAT, {"response_format": {"type": "json_object"}}, '{"type":"object"}'),
@@ -187,8 +187,8 @@ def test_shapes_and_efforts_that_are_none(name: DialectName, given: Json, field:
         (MESSAGES, {"output_format": {}}, None),
     ],
 )
-def test_shapes(name: DialectName, given: Json, schema: str | None) -> None:
-    assert read(name, **given).sampling.get("json_schema") == schema
+def test_shapes(name: DialectName, fields: Json, schema: str | None) -> None:
+    assert read(name, **fields).sampling.get("json_schema") == schema
 
 
 def test_an_answer_of_generate_has_one_shape() -> None:

@@ -33,13 +33,13 @@ def test_it_makes_what_the_run_is_given(tmp_path: Path, name: str) -> None:
         check=True,
     )
     words = done.stdout.splitlines()
-    given = dict(zip(words[1::2], words[2::2], strict=True))
-    assert (words[0], given["--num-rollout"], given["--hf-checkpoint"]) == ("train", "3", "out/base")
-    assert Path(given["--config"]).is_file()
-    lines = (tmp_path / given["--prompt-data"]).read_text().splitlines()
+    flags = dict(zip(words[1::2], words[2::2], strict=True))
+    assert (words[0], flags["--num-rollout"], flags["--hf-checkpoint"]) == ("train", "3", "out/base")
+    assert Path(flags["--config"]).is_file()
+    lines = (tmp_path / flags["--prompt-data"]).read_text().splitlines()
     assert lines
     assert all(json.loads(line)["label"] for line in lines)
-    program = given["--agent-command"].split()[1:]
+    program = flags["--agent-command"].split()[1:]
     assert all(Path(file).is_file() for file in program), program
 
 

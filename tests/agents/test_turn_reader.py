@@ -47,7 +47,7 @@ def bytes_ids(raw: bytes) -> list[int]:
     return [TOKENIZER.convert_tokens_to_ids(names[byte]) for byte in raw]
 
 
-def told(
+def fed(
     reader: TurnReader, tokens: list[int], steps: list[int], stop: StopReason = StopReason.STOP
 ) -> tuple[list[Part], TurnReader]:
     cuts = sorted({0, len(tokens), *(step for step in steps if step < len(tokens))})
@@ -81,8 +81,8 @@ def test_text_comes_whole_however_tokens_come(raw: bytes, steps: list[int]) -> N
 
 @given(_raw)
 def test_pieces_are_the_bytes(raw: bytes) -> None:
-    asked = AgentRequest(DialectName.CHAT, "m", log_probs=0)
-    _, reader = told(PLAIN.reader(asked, "t", []), bytes_ids(raw), [3, 7])
+    request = AgentRequest(DialectName.CHAT, "m", log_probs=0)
+    _, reader = fed(PLAIN.reader(request, "t", []), bytes_ids(raw), [3, 7])
     assert b"".join(reader.pieces) == raw
 
 
@@ -92,48 +92,48 @@ def test_pieces_are_the_bytes(raw: bytes) -> None:
 @settings(max_examples=200)
 def test_stop_strings_never_show(text: str, stops: list[str], steps: list[int]) -> None:
     cuts = sorted({0, len(text), *(step for step in steps if step < len(text))})
-    found = StopFilter(stops, trims=True)
-    shown = "".join([found.add(text[start:end]) for start, end in pairwise(cuts)] + [found.end()])
+    filter_ = StopFilter(stops, trims=True)
+    shown = "".join([filter_.add(text[start:end]) for start, end in pairwise(cuts)] + [filter_.end()])
     first = min((text.index(stop) for stop in stops if stop in text), default=len(text))
-    if found.matched is None:
+    if filter_.matched is None:
         assert shown == text
         assert first == len(text)
     else:
-        assert shown == text[: text.index(found.matched)]
+        assert shown == text[: text.index(filter_.matched)]
         assert shown == text[:first] or len(cuts) > 2
 
 
-_said = st.text(alphabet=st.sampled_from('abé世😀 <>/\n{}"tolcahink_'), max_size=30)
+_texts = st.text(alphabet=st.sampled_from('abé世😀 <>/\n{}"tolcahink_'), max_size=30)
 _arguments = st.dictionaries(st.text(max_size=5), st.text(max_size=12) | st.integers() | st.booleans(), max_size=3)
 
 
-@given(_said, _said, st.lists(_arguments, max_size=2), st.lists(_steps, min_size=2, max_size=3))
+@given(_texts, _texts, st.lists(_arguments, max_size=2), st.lists(_steps, min_size=2, max_size=3))
 @settings(max_examples=60)
 def test_message_does_not_depend_on_how_tokens_come(
     thought: str, text: str, calls: list[dict[str, object]], ways: list[list[int]]
 ) -> None:
     called = "".join(
-        f"\n<tool_call>\n{json.dumps({'name': 'look', 'arguments': one}, ensure_ascii=False)}\n</tool_call>"
-        for one in calls
+        f"\n<tool_call>\n{json.dumps({'name': 'look', 'arguments': call}, ensure_ascii=False)}\n</tool_call>"
+        for call in calls
     )
     tokens = ids(f"<think>{thought}</think>{text}{called}{END}")
-    found = []
+    messages = []
     for steps in ways:
-        parts, reader = told(QWEN.reader(WITH_TOOLS, "t", []), tokens, steps)
+        parts, reader = fed(QWEN.reader(WITH_TOOLS, "t", []), tokens, steps)
         message = reader.message
         assert joined(parts, Content) == message["content"]
         assert joined(parts, Reasoning) == message.get("reasoning_content", "")
         assert [part.id for part in parts if isinstance(part, CallBegun)] == [call.id for call in calls_of(message)]
         assert sum(len(part.tokens) for part in parts if isinstance(part, Content)) == len(tokens)
-        found.append(message)
-    assert all(message == found[0] for message in found)
+        messages.append(message)
+    assert all(message == messages[0] for message in messages)
 
 
 def test_reasoning_text_and_calls() -> None:
     text = (
         '<think>\nhm 世\n</think>\n\nLook:\n<tool_call>\n{"name": "look", "arguments": {"at": [1, 2.0]}}\n</tool_call>'
     )
-    parts, reader = told(QWEN.reader(WITH_TOOLS, "t", []), ids(text + END), list(range(0, 300, 7)))
+    parts, reader = fed(QWEN.reader(WITH_TOOLS, "t", []), ids(text + END), list(range(0, 300, 7)))
     ((id, name, arguments),) = calls_of(reader.message)
     assert reader.message["content"] == "\n\nLook:\n"
     assert reader.message["reasoning_content"] == "\nhm 世\n"
@@ -157,28 +157,28 @@ def test_reasoning_text_and_calls() -> None:
 def test_prompt_says_whether_the_answer_begins_in_reasoning(
     prompt: str, text: str, reasoning: str | None, content: str
 ) -> None:
-    asked = AgentRequest(DialectName.CHAT, "m")
-    _, reader = told(QWEN.reader(asked, "t", ids(f"<|im_start|>assistant\n{prompt}")), ids(text + END), [2, 5])
+    request = AgentRequest(DialectName.CHAT, "m")
+    _, reader = fed(QWEN.reader(request, "t", ids(f"<|im_start|>assistant\n{prompt}")), ids(text + END), [2, 5])
     assert reader.message.get("reasoning_content") == reasoning
     assert reader.message["content"] == content
 
 
 def test_one_call_where_one_is_asked_for() -> None:
     text = '<tool_call>\n{"name": "look", "arguments": {"n": %d}}\n</tool_call>'
-    asked = AgentRequest(DialectName.CHAT, "m", tools=(LOOK,), parallel=False)
-    _, reader = told(QWEN.reader(asked, "t", []), ids(text % 1 + "\n" + text % 2 + END), [9])
+    request = AgentRequest(DialectName.CHAT, "m", tools=(LOOK,), parallel=False)
+    _, reader = fed(QWEN.reader(request, "t", []), ids(text % 1 + "\n" + text % 2 + END), [9])
     assert [call.arguments for call in calls_of(reader.message)] == ['{"n": 1}']
 
 
 def test_text_that_only_looks_like_a_call_is_content() -> None:
     for text in ("a <", "a <tool_ca", "1 < 2 </tool", "x\n<"):
-        _, reader = told(QWEN.reader(WITH_TOOLS, "t", []), ids(text + END), [1, 2])
+        _, reader = fed(QWEN.reader(WITH_TOOLS, "t", []), ids(text + END), [1, 2])
         assert reader.message == {"role": "assistant", "content": text}
 
 
 def test_call_that_was_cut_keeps_its_name() -> None:
     text = '<tool_call>\n{"name": "look", "arguments": {"at": "he'
-    _, reader = told(QWEN.reader(WITH_TOOLS, "t", []), ids(text), [4], StopReason.LENGTH)
+    _, reader = fed(QWEN.reader(WITH_TOOLS, "t", []), ids(text), [4], StopReason.LENGTH)
     assert [call.name for call in calls_of(reader.message)] == ["look"]
 
 
@@ -189,13 +189,13 @@ def test_text_that_a_parser_raises_on_is_content() -> None:
         raise AssertionError(text)
 
     reader._parsed._tool_parser.parse_stream_chunk = broken
-    assert told(reader, ids("as it is" + END), [3])[1].message["content"] == "as it is"
+    assert fed(reader, ids("as it is" + END), [3])[1].message["content"] == "as it is"
 
 
 def test_generate_has_text_alone() -> None:
     text = '<think>a</think><tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
-    asked = AgentRequest(DialectName.GENERATE, "", text="x", tools=(LOOK,), skip_special=False, trim_stop=False)
-    parts, reader = told(QWEN.reader(asked, "t", []), ids(text + END), [5])
+    request = AgentRequest(DialectName.GENERATE, "", text="x", tools=(LOOK,), skip_special=False, trim_stop=False)
+    parts, reader = fed(QWEN.reader(request, "t", []), ids(text + END), [5])
     assert reader.text == joined(parts, Content) == text + END
 
 
@@ -210,13 +210,13 @@ def test_what_the_run_cannot_do_says_which_flag_to_set() -> None:
         PLAIN.check(WITH_TOOLS)
     assert error.value.field == "tools"
     without = Parsers(ParserNames("qwen"), TOKENIZER)
-    for asked, field in (
+    for request, field in (
         (AgentRequest(DialectName.CHAT, "m", sampling={"json_schema": "{}"}), "response_format"),
         (AgentRequest(DialectName.GENERATE, "m", sampling={"regex": "a"}), "sampling_params.regex"),
         (AgentRequest(DialectName.CHAT, "m", tools=(LOOK,), tool_choice="required"), "tool_choice"),
     ):
         with pytest.raises(BadField, match="grammar") as error:
-            without.check(asked)
+            without.check(request)
         assert error.value.field == field
     without.check(WITH_TOOLS)
 
@@ -234,7 +234,7 @@ def test_every_parser_reads_the_same_however_tokens_come(caplog: pytest.LogCaptu
         f'<think>\nhm 世</think>a < b [{{"name": "look"}}] [look(at="a")] <tool_call>\n{{"name": "look"}}</tool_c{END}'
     )
     for names in (
-        *(ParserNames(tools=one) for one in TOOL_CALL_PARSER_NAMES),
+        *(ParserNames(tools=parser) for parser in TOOL_CALL_PARSER_NAMES),
         *map(_reasoning, REASONING_PARSER_NAMES),
     ):
         if "response_template" in (names.tools, names.reasoning):
@@ -242,9 +242,7 @@ def test_every_parser_reads_the_same_however_tokens_come(caplog: pytest.LogCaptu
                 Parsers(names, TOKENIZER)
             continue
         parsers = Parsers(names, TOKENIZER)
-        ways = [
-            told(parsers.reader(WITH_TOOLS, "t", []), ids(text), steps)[1] for steps in ([1], list(range(99)), [50])
-        ]
+        ways = [fed(parsers.reader(WITH_TOOLS, "t", []), ids(text), steps)[1] for steps in ([1], list(range(99)), [50])]
         assert all(reader.message == ways[0].message for reader in ways), names
 
 
@@ -254,21 +252,21 @@ def _reasoning(name: str) -> ParserNames:
 
 @pytest.mark.parametrize("name", ["qwen", "glm", "pythonic", "llama3"])
 def test_call_that_has_to_be_is_read_as_the_grammar_has_it_written(name: str) -> None:
-    asked = AgentRequest(DialectName.CHAT, "m", tools=(LOOK,), tool_choice="required")
+    request = AgentRequest(DialectName.CHAT, "m", tools=(LOOK,), tool_choice="required")
     parsers = Parsers(ParserNames(name, grammar=True), TOKENIZER)
-    (kind,) = parsers.constraint(asked)
+    (kind,) = parsers.constraint(request)
     array = '[{"name": "look", "parameters": {"at": "世"}}]'
     native = {"qwen": '<tool_call>\n{"name":"look", "arguments":{"at": "世"}}\n</tool_call>'}
     native["llama3"] = '<|python_tag|>{"name":"look", "arguments":{"at": "世"}}'
     text = array if kind == "json_schema" else native[name]
-    _, reader = told(parsers.reader(asked, "t", []), ids(text + END), [1, 5, 20])
+    _, reader = fed(parsers.reader(request, "t", []), ids(text + END), [1, 5, 20])
     assert [call[1:] for call in calls_of(reader.message)] == [("look", '{"at": "世"}')]
     assert reader.message["content"] == ""
 
 
 def test_names_are_the_engines_settings() -> None:
-    given = {"tool_call_parser": "qwen", "reasoning_parser": "qwen3"}
-    assert parser_names(EngineSettings(device="cpu", sglang=given)) == ParserNames("qwen", "qwen3", grammar=False)
+    settings_ = {"tool_call_parser": "qwen", "reasoning_parser": "qwen3"}
+    assert parser_names(EngineSettings(device="cpu", sglang=settings_)) == ParserNames("qwen", "qwen3", grammar=False)
     assert parser_names(EngineSettings()) == ParserNames()
     assert parser_names(EngineSettings(device="cuda")) == ParserNames(grammar=True)
     assert parser_names(EngineSettings(device="cpu", sglang={"grammar_backend": "xgrammar"})) == ParserNames(

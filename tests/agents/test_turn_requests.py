@@ -1,4 +1,6 @@
-"""What the log has of an agent's request: its sampling and seed, where it goes on, who is told what; and refusals."""
+"""Test what the log holds of an agent's request: its sampling and seed, its parent turn, early messages; and
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ USER = {"role": "user", "content": "hm"}
 
 
 class Session:
-    """One session, its client, and what the log has of it."""
+    """Play one session with its client, and read its events in the log."""
 
     def __init__(self, lone: LoneSession, client: httpx.AsyncClient, session: dict[str, Any]) -> None:
         self.lone, self.client, self.session = lone, client, session
@@ -36,7 +38,7 @@ class Session:
         plain = {"model": "m"} if path == "generate" else {"model": "m", "messages": [USER]}
         return await self.client.post(url, json=plain | body, headers=headers)
 
-    async def said(self, *chat: Any, **more: Any) -> list[Any]:
+    async def answers(self, *chat: Any, **more: Any) -> list[Any]:
         """The chat with the answer to it."""
         answer = await self.post(messages=[*chat], **more)
         assert answer.status_code == 200, answer.text
@@ -44,11 +46,11 @@ class Session:
 
     def events(self, kind: type[Any]) -> list[Any]:
         log: Any = self.lone.log
-        return [one.envelope.event for one in log.records if isinstance(one.envelope.event, kind)]
+        return [record.envelope.event for record in log.records if isinstance(record.envelope.event, kind)]
 
     @property
     def calls(self) -> list[RolloutRequested]:
-        return [one for one in self.events(RolloutRequested) if one.purpose is Purpose.CALL]
+        return [event for event in self.events(RolloutRequested) if event.purpose is Purpose.CALL]
 
 
 async def opened(folder: Path, **rules: Any) -> AsyncIterator[Session]:
@@ -60,14 +62,14 @@ async def opened(folder: Path, **rules: Any) -> AsyncIterator[Session]:
 
 @pytest.fixture
 async def session(tmp_path: Path) -> AsyncIterator[Session]:
-    async for one in opened(tmp_path):
-        yield one
+    async for session_ in opened(tmp_path):
+        yield session_
 
 
 @pytest.fixture
 async def narrow(tmp_path: Path) -> AsyncIterator[Session]:
-    async for one in opened(tmp_path, context=60):
-        yield one
+    async for session_ in opened(tmp_path, context=60):
+        yield session_
 
 
 SAMPLED: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -82,7 +84,7 @@ SAMPLED: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 async def test_how_a_turn_is_sampled(session: Session) -> None:
-    """Of what a client says the run lets through what changes no probability, and no more tokens than its own."""
+    """Let through of a client's sampling what changes no probability, and no more tokens than the run allows."""
     for more, sampling in SAMPLED:
         assert (await session.post(**more)).status_code == 200
         call = session.calls[-1]
@@ -90,18 +92,18 @@ async def test_how_a_turn_is_sampled(session: Session) -> None:
         assert call.seed == sample_seed(1, call.sample)
     await session.post(seed=5)
     assert session.calls[-1].seed == 5
-    assert len({one.seed for one in session.calls}) == len(session.calls)
+    assert len({call.seed for call in session.calls}) == len(session.calls)
 
 
 async def test_a_context_leaves_what_room_there_is(narrow: Session) -> None:
-    async def asked(count: int) -> httpx.Response:
+    async def post_prompt(count: int) -> httpx.Response:
         return await narrow.post("generate", input_ids=[1] * count, sampling_params={"max_new_tokens": 5})
 
     for count, room in ((10, 5), (55, 5), (57, 3), (59, 1)):
-        assert (await asked(count)).status_code == 200
+        assert (await post_prompt(count)).status_code == 200
         assert narrow.calls[-1].sampling.max_new_tokens == room
     for count in (60, 61):
-        refused = await asked(count)
+        refused = await post_prompt(count)
         assert (refused.status_code, "messages" in refused.text) == (400, True)
     assert len(narrow.calls) == 4
 
@@ -114,29 +116,29 @@ async def test_more_messages_than_tokens_are_refused(narrow: Session) -> None:
 
 
 async def test_where_a_turn_goes_on(session: Session) -> None:
-    chat = await session.said(USER)
-    await session.said(*chat, USER)
+    chat = await session.answers(USER)
+    await session.answers(*chat, USER)
     begun, (first, second) = session.events(TurnBegun), session.calls
-    assert [(one.index, one.role, one.overlapping) for one in begun] == [
+    assert [(turn_.index, turn_.role, turn_.overlapping) for turn_ in begun] == [
         (0, TurnRole.ASSISTANT, False),
         (1, TurnRole.ASSISTANT, False),
     ]
-    assert len({one.nonce for one in begun}) == 2
+    assert len({turn_.nonce for turn_ in begun}) == 2
     assert first.after is None
     assert second.after is not None
     assert (second.after.turn, second.after.length) == (0, first.prompt_length + ANSWER)
     assert second.prompt_length == second.after.length + len(unpack(second.prompt))
-    one, other = session.events(TurnRecorded)
-    assert (one.extends, one.agent.root, other.extends, other.agent.root) == (None, RootReason.FIRST, 0, None)
-    assert (one.agent.dialect, one.agent.call, other.agent.call) == ("chat", first.sample, second.sample)
-    assert (one.agent.client.partition("/")[0], one.role) == ("python-httpx", TurnRole.ASSISTANT)
-    assert one.asked == one.agent.key == begun[0].asked != ""
-    assert one.seconds >= 0
-    assert one.engine != begun[0].engine != ""
+    root, other = session.events(TurnRecorded)
+    assert (root.extends, root.agent.root, other.extends, other.agent.root) == (None, RootReason.FIRST, 0, None)
+    assert (root.agent.dialect, root.agent.call, other.agent.call) == ("chat", first.sample, second.sample)
+    assert (root.agent.client.partition("/")[0], root.role) == ("python-httpx", TurnRole.ASSISTANT)
+    assert root.asked == root.agent.key == begun[0].asked != ""
+    assert root.seconds >= 0
+    assert root.engine != begun[0].engine != ""
 
 
 async def test_what_is_counted_is_the_whole_prompt(session: Session) -> None:
-    """Also of a request that goes on from a turn; and to count begins none."""
+    """Count the whole prompt also of a request that continues a turn; counting begins no turn."""
     claude: list[Any] = [USER]
     for _ in range(2):
         counted = await session.post("messages/count_tokens", messages=claude)
@@ -155,8 +157,8 @@ async def test_an_answer_says_what_made_it(session: Session) -> None:
     assert answer["usage"]["prompt_tokens"] == session.calls[0].prompt_length
     assert answer["usage"]["completion_tokens"] == turn.length == 4
     assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
-    told = [one["logprob"] for one in answer["choices"][0]["logprobs"]["content"]]
-    assert told == pytest.approx(unpack(turn.log_probs).tolist())
+    shown = [entry["logprob"] for entry in answer["choices"][0]["logprobs"]["content"]]
+    assert shown == pytest.approx(unpack(turn.log_probs).tolist())
     assert abs(answer["created"] - session.lone.log.records[-1].envelope.at / 1e9) < 60  # type: ignore[attr-defined]
 
 
@@ -164,7 +166,7 @@ async def test_large_requests_are_no_part_of_events(session: Session) -> None:
     for text in ("hm", "x" * 1000):
         await session.post(messages=[USER | {"content": text}])
     await session.post(messages=[USER], metadata={"a": "".join(map(str, range(9000)))})
-    assert [one.agent.request.blob is None for one in session.events(TurnRecorded)] == [True, True, False]
+    assert [event.agent.request.blob is None for event in session.events(TurnRecorded)] == [True, True, False]
 
 
 async def test_a_retry_is_answered_from_the_log(session: Session) -> None:
@@ -177,8 +179,8 @@ async def test_a_retry_is_answered_from_the_log(session: Session) -> None:
     assert (await session.post(headers=marked)).json() == second
     assert len(session.calls) == 2
     streamed = await session.post(headers=named, stream=True)
-    said = [json.loads(line[6:]) for line in streamed.text.split("\n") if line.startswith("data: {")]
-    text = "".join(one["choices"][0]["delta"].get("content", "") for one in said)
+    chunks = [json.loads(line[6:]) for line in streamed.text.split("\n") if line.startswith("data: {")]
+    text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
     assert text == first["choices"][0]["message"]["content"]
     assert len(session.calls) == 2
 
@@ -188,9 +190,9 @@ async def test_a_prompt_s_metadata_may_be_anything(tmp_path: Path) -> None:
     await lone.begin(metadata=["a", "list"])
     async with lone.engine(), lone.gateway(grades=False) as client:
         session = Session(lone, client, await lone.open(client))
-        await session.said(USER)
+        await session.answers(USER)
         assert (await seal(client, session.session, reward=1.0)).status_code == 200
-    assert [one.sample for one in session.events(RewardAssigned)] == [SAMPLE]
+    assert [event.sample for event in session.events(RewardAssigned)] == [SAMPLE]
 
 
 async def test_what_the_model_cannot_do_is_400(session: Session) -> None:

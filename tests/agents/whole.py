@@ -8,5 +8,5 @@ from serve_apps.rollouts.agents.reading import Read
 
 
 def read_whole(dialect: Dialect, body: bytes, read: Read | None = None) -> AgentRequest:
-    """read: in the place of the dialect's. Raises BadField."""
+    """read: instead of the dialect's. Raises BadField."""
     return (read or dialect.read)(read_object(body), dialect.conversation())

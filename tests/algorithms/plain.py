@@ -1,7 +1,7 @@
 """The algorithms once more, from their papers, in float64 and one token after the other. Shares no code with ours.
 
-Values are Python floats, or float64 scalars of torch where a gradient is asked for: then autograd gives that of the
-formula as it stands here.
+Values are Python floats, or float64 scalars of torch where a gradient is asked for: then autograd gives that of this
+very formula.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def exp(value: Any) -> Any:
 
 
 def kl(lr: Any, kind: str, weight: Any = 1.0) -> Any:
-    """Of one token, lr = log pi - log ref: Schulman's k1, k2, k3."""
+    """Return the divergence at one token, lr = log pi - log ref: Schulman's k1, k2, k3."""
     value = {"k1": lr, "k2": lr * lr / 2}.get(kind)
     value = weight * (exp(-lr) - 1 + lr if value is None else value)
     return clamp(value, -10, 10) if kind == "low_var_kl" else value
@@ -42,13 +42,15 @@ def group_rewards(estimator: str, rewards: Row, *, scale: bool) -> Row:
 
 
 def advantages(estimator: str, reward: float, kls: Row, mask: Mask, *, kl_coef: float, gamma: float) -> Row:
-    """Of one sample. reward: normalised. kls: to the reference, by token; of a token that is not trained on it is 0."""
+    """Compute the advantages of one sample. reward: normalised. kls: to the reference, by token; of a token that is not
+    trained on it is 0.
+    """
     if estimator == "reinforce_plus_plus_baseline":
-        return [reward - kl_coef * one for one in kls]
+        return [reward - kl_coef * term for term in kls]
     if estimator != "reinforce_plus_plus":
         return [reward] * len(kls)
-    trained = [place for place, one in enumerate(mask) if one]
-    token = [-kl_coef * one for one in kls]
+    trained = [place for place, flag in enumerate(mask) if flag]
+    token = [-kl_coef * term for term in kls]
     if trained:
         token[trained[-1]] += reward
     return [sum(gamma ** (later - t) * token[later] for later in range(t, len(token))) for t in range(len(token))]
@@ -56,7 +58,7 @@ def advantages(estimator: str, reward: float, kls: Row, mask: Mask, *, kl_coef: 
 
 def distilled(row: Row, student: Row, teacher: Row, coef: float) -> Row:
     """Less the reverse KL of each token."""
-    return [one - coef * (own - other) for one, own, other in zip(row, student, teacher, strict=True)]
+    return [reward - coef * (own - other) for reward, own, other in zip(row, student, teacher, strict=True)]
 
 
 def whitened(rows: list[Row], masks: Sequence[Mask]) -> list[Row]:
@@ -82,7 +84,7 @@ def policy_token(s: Any, new: Any, log_ratio: Any, advantage: float) -> Any:
 
 def sample_tokens(s: Any, rows: dict[str, Any]) -> list[Any]:
     """Loss of each trained token of a sample. rows: new, old, rollout, ref, entropy, advantages, masks."""
-    trained = [place for place, one in enumerate(rows["masks"]) if one]
+    trained = [place for place, flag in enumerate(rows["masks"]) if flag]
     before = rows["rollout"] if s.use_rollout_logprobs else rows["old"]
     differences = [rows["new"][t] - before[t] for t in trained]
     mean = sum(differences) / max(1, len(trained))
@@ -110,4 +112,4 @@ def gae(rewards: Row, values: Row, gamma: float, lambd: float) -> tuple[Row, Row
         delta = rewards[t] + gamma * following - values[t]
         ahead = delta + gamma * lambd * ahead
         advantages[t], following = ahead, values[t]
-    return advantages, [one + value for one, value in zip(advantages, values, strict=True)]
+    return advantages, [advantage + value for advantage, value in zip(advantages, values, strict=True)]

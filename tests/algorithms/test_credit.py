@@ -33,8 +33,8 @@ def test_a_turn_is_trained_once_by_every_rule(forest: Forest, credit: Credit, di
     assert [path.turns[-1] for path in paths] == (leaves[:1] if credit is Credit.LEAF else leaves)
     trained = [turn for path in paths for turn in path.trained]
     assert len(trained) == len(set(trained))
-    wanted = {Credit.ALL: set(forest), Credit.DISCOUNTED: set(forest), Credit.LAST: set(leaves)}
-    assert set(trained) == wanted.get(credit, set(paths[0].turns))
+    trained_by_rule = {Credit.ALL: set(forest), Credit.DISCOUNTED: set(forest), Credit.LAST: set(leaves)}
+    assert set(trained) == trained_by_rule.get(credit, set(paths[0].turns))
     for path in paths:
         expected = [discount ** (len(path.turns) - 1 - place) for place in range(len(path.turns))]
         assert path.weights == pytest.approx(expected if credit is Credit.DISCOUNTED else [1.0] * len(expected))

@@ -17,8 +17,8 @@ from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.paths import missing_paths
 
 
-def ppo(**given: object) -> AlgorithmSettings:
-    return AlgorithmSettings(advantage_estimator="ppo", **given)  # type: ignore[arg-type]
+def ppo(**settings: object) -> AlgorithmSettings:
+    return AlgorithmSettings(advantage_estimator="ppo", **settings)  # type: ignore[arg-type]
 
 
 def test_returns_are_never_whitened_and_advantages_are() -> None:
@@ -50,7 +50,7 @@ def test_the_value_loss_of_micro_batches_adds_up_and_leaves_masked_tokens_alone(
         for i in range(3)
     ]
     assert sum(part.item() for part, _ in parts) == pytest.approx(loss.item(), rel=1e-5)
-    clipped = sum(one["value_clipfrac"].item() for _, one in parts)
+    clipped = sum(part["value_clipfrac"].item() for _, part in parts)
     assert clipped == pytest.approx(figures["value_clipfrac"].item(), rel=1e-5)
     assert clipped > 0
     loss.backward()
@@ -83,7 +83,7 @@ def parsed(words: str) -> ParsedTrain:
 
 
 @pytest.mark.parametrize(
-    ("given", "name"),
+    ("flags", "name"),
     [
         ("--critic-num-nodes 2", "critic_num_nodes 2"),
         ("--actor-num-gpus-per-node 2 --critic-num-gpus-per-node 1", "critic_num_gpus_per_node 1"),
@@ -92,27 +92,27 @@ def parsed(words: str) -> ParsedTrain:
         ("--critic-lr-warmup-iters 9 --lr-decay-style linear --lr-decay-iters 8", "critic_lr_warmup_iters 9"),
     ],
 )
-def test_what_excludes_a_critic_is_named(given: str, name: str) -> None:
+def test_what_excludes_a_critic_is_named(flags: str, name: str) -> None:
     with pytest.raises(ImpossibleCombination, match=name):
-        parsed(f"{PPO} {given}")
+        parsed(f"{PPO} {flags}")
 
 
 def test_slimes_flags_of_a_critic_are_taken() -> None:
-    given = (
+    flags = (
         "--critic-num-nodes 1 --critic-num-gpus-per-node 1 --critic-load c --critic-save s --critic-lr 1e-5 "
         "--critic-lr-warmup-iters 100 --num-critic-only-steps 10 --value-clip 0.3 --lambd 0.95 --kl-coef 0.01"
     )
-    found = parsed(f"{PPO} {given}")
-    trainer, algorithm = found.settings.trainer, found.settings.algorithm
+    parsed_line = parsed(f"{PPO} {flags}")
+    trainer, algorithm = parsed_line.settings.trainer, parsed_line.settings.algorithm
     assert (trainer.critic_load, trainer.critic_lr, trainer.critic_lr_warmup_iters) == ("c", 1e-5, 100)
     assert (algorithm.num_critic_only_steps, algorithm.value_clip, algorithm.lambd) == (10, 0.3, 0.95)
-    (note,) = (note for note in found.notes if "critic" in note)
+    (note,) = (note for note in parsed_line.notes if "critic" in note)
     assert "--critic-save" in note
 
 
 def test_settings_of_a_critic_that_is_not_there_are_said_to_be_idle() -> None:
-    given = "--critic-lr 1e-5 --lambd 0.9 --num-critic-only-steps 3"
-    notes = [note for note in parsed(f"{LEAST} {given}").notes if "no critic" in note]
+    flags = "--critic-lr 1e-5 --lambd 0.9 --num-critic-only-steps 3"
+    notes = [note for note in parsed(f"{LEAST} {flags}").notes if "no critic" in note]
     assert [note.partition(" ha")[0] for note in notes] == ["lambd, num_critic_only_steps, critic_lr"]
     own = "--custom-advantage-function-path a.b.c --lambd 0.9"
     assert not [note for note in parsed(f"{LEAST} {own}").notes if "no critic" in note]
@@ -120,8 +120,8 @@ def test_settings_of_a_critic_that_is_not_there_are_said_to_be_idle() -> None:
 
 def test_a_folder_that_gives_no_critic_is_found_before_anything_starts(tmp_path: Path) -> None:
     def problems() -> list[str]:
-        given = parsed(f"{PPO} --critic-load {tmp_path}").settings
-        return [problem for problem in missing_paths(given) if problem.startswith("critic_load")]
+        settings = parsed(f"{PPO} --critic-load {tmp_path}").settings
+        return [problem for problem in missing_paths(settings) if problem.startswith("critic_load")]
 
     (tmp_path / "trainer.json").touch()
     (problem,) = problems()

@@ -124,10 +124,10 @@ def test_the_objective_and_its_gradient(
     if total.requires_grad:
         total.backward()
     for mine, leaf in zip(new, leaves, strict=True):
-        wanted = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-        scale = max(1.0, wanted.abs().max().item() if len(wanted) else 0.0)
+        gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        scale = max(1.0, gradient.abs().max().item() if len(gradient) else 0.0)
         given_back = torch.zeros_like(mine) if mine.grad is None else mine.grad
-        torch.testing.assert_close(given_back.double(), wanted, atol=1e-6 * scale, rtol=1e-6)
+        torch.testing.assert_close(given_back.double(), gradient, atol=1e-6 * scale, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -148,22 +148,22 @@ def test_advantages(
     )
     rewards = rewards[: len(drawn)]
     own, teacher = tensors(drawn, "old"), tensors(drawn, "rollout")
-    found, _ = compute_advantages(
+    advantages, _ = compute_advantages(
         torch.tensor(rewards), own, tensors(drawn, "ref"), tensors(drawn, "masks"), s, teacher_log_probs=teacher
     )
-    wanted = []
+    expected = []
     for sample, reward in zip(drawn, rewards, strict=True):
         kls = [
             float(plain.kl(old - ref, kind)) * mask
             for old, ref, mask in zip(sample["old"], sample["ref"], sample["masks"], strict=True)
         ]
         row = plain.advantages(name, reward, kls, sample["masks"], kl_coef=kl_coef, gamma=gamma)
-        wanted.append(plain.distilled(row, sample["old"], sample["rollout"], 0.3) if s.use_opd else row)
+        expected.append(plain.distilled(row, sample["old"], sample["rollout"], 0.3) if s.use_opd else row)
     precision = 1e-6
     if s.normalize_advantages:
-        before, wanted = wanted, plain.whitened(wanted, [sample["masks"] for sample in drawn])
-        precision *= max(1.0, stretched(before, wanted))
-    for mine, row, sample in zip(found, wanted, drawn, strict=True):
+        before, expected = expected, plain.whitened(expected, [sample["masks"] for sample in drawn])
+        precision *= max(1.0, stretched(before, expected))
+    for mine, row, sample in zip(advantages, expected, drawn, strict=True):
         trained = [place for place, mask in enumerate(sample["masks"]) if mask]
         assert [mine[place].item() for place in trained] == pytest.approx(
             [row[place] for place in trained], rel=1e-6, abs=precision
@@ -171,7 +171,7 @@ def test_advantages(
 
 
 def stretched(before: list[list[float]], after: list[list[float]]) -> float:
-    """How much a difference grew: whitening divides by the spread, and so multiplies what float32 rounds off."""
+    """Return how much a difference grew: whitening divides by the spread, and so multiplies what float32 rounds off."""
     flat, white = ([value for row in rows for value in row] for rows in (before, after))
     spread = max(flat, default=0.0) - min(flat, default=0.0)
     return (max(white) - min(white)) / spread if spread else 1.0
@@ -185,19 +185,19 @@ def stretched(before: list[list[float]], after: list[list[float]]) -> float:
 def test_rewards_of_groups(groups: list[list[float]], name: str, scale: bool) -> None:
     s = AlgorithmSettings(advantage_estimator=name, grpo_std_normalization=scale)
     flat = [reward for group in groups for reward in group]
-    wanted = [one for group in groups for one in plain.group_rewards(name, group, scale=scale)]
-    assert normalize_rewards(flat, [len(group) for group in groups], s) == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+    expected = [reward for group in groups for reward in plain.group_rewards(name, group, scale=scale)]
+    assert normalize_rewards(flat, [len(group) for group in groups], s) == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 @given(samples(), st.booleans())
 def test_the_supervised_loss(drawn: Samples, per_token: bool) -> None:
     s = AlgorithmSettings(loss_type="sft_loss", calculate_per_token_loss=per_token)
     loss, _ = sft_objective(tensors(drawn, "new"), tensors(drawn, "masks"), None, s)
-    wanted = 0.0
+    expected = 0.0
     for sample in drawn:
         chosen = [value for value, mask in zip(sample["new"], sample["masks"], strict=True) if mask]
-        wanted -= sum(chosen) / (1 if per_token else max(1, len(chosen)))
-    assert loss.item() == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+        expected -= sum(chosen) / (1 if per_token else max(1, len(chosen)))
+    assert loss.item() == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 @settings(deadline=None)
@@ -212,16 +212,16 @@ def test_ppo_s_advantages_and_returns(drawn: Samples, rewards: list[float], gamm
     s = AlgorithmSettings(advantage_estimator="ppo", kl_coef=0.1, gamma=gamma, lambd=lambd)
     rewards = rewards[: len(drawn)]
     old, ref, masks, values = (tensors(drawn, name) for name in ("old", "ref", "masks", "advantages"))
-    found = compute_advantages(torch.tensor(rewards), old, ref, masks, s, values=values)
-    wanted: tuple[list[float], list[float]] = ([], [])
+    parts = compute_advantages(torch.tensor(rewards), old, ref, masks, s, values=values)
+    expected: tuple[list[float], list[float]] = ([], [])
     for sample, reward in zip(drawn, rewards, strict=True):
         rows = zip(sample["old"], sample["ref"], sample["masks"], strict=True)
         token = [-0.1 * (own - reference) * mask for own, reference, mask in rows]
         if token:
             token[-1] += reward
-        for row, part in zip(wanted, plain.gae(token, sample["advantages"], gamma, lambd), strict=True):
+        for row, part in zip(expected, plain.gae(token, sample["advantages"], gamma, lambd), strict=True):
             row += part
-    for mine, row in zip(found, wanted, strict=True):
+    for mine, row in zip(parts, expected, strict=True):
         assert torch.cat(mine).tolist() == pytest.approx(row, rel=1e-6, abs=2e-6)
 
 
@@ -230,10 +230,10 @@ def test_the_value_loss(drawn: Samples, clip: float) -> None:
     values, old, returns = (torch.cat(tensors(drawn, name)) for name in ("new", "old", "advantages"))
     loss, clipped = clipped_value_loss(values, old, returns, clip)
     rows = zip(values.tolist(), old.tolist(), returns.tolist(), strict=True)
-    wanted = [
+    expected = [
         max((value - target) ** 2, (before + min(max(value - before, -clip), clip) - target) ** 2)
         for value, before, target in rows
     ]
-    assert loss.tolist() == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+    assert loss.tolist() == pytest.approx(expected, rel=1e-6, abs=1e-6)
     far = [abs(value - before) > clip for value, before in zip(values.tolist(), old.tolist(), strict=True)]
     assert clipped.tolist() == far

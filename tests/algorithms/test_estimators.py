@@ -110,9 +110,9 @@ async def test_a_run_is_rescored_by_it(tmp_path: Path) -> None:
 
 def test_a_name_that_is_not_registered_is_an_error_with_those_that_are() -> None:
     everyone = "grpo | gspo | cispo | reinforce_plus_plus | reinforce_plus_plus_baseline | ppo"
-    for given in (["--advantage-estimator", "mine"], ["--config", "own.toml"]):
+    for words in (["--advantage-estimator", "mine"], ["--config", "own.toml"]):
         with pytest.raises(InvalidValue) as refused:
-            parse_train([*LEAST, *given], read=lambda _: '[algorithm]\nadvantage_estimator = "mine"\n')
+            parse_train([*LEAST, *words], read=lambda _: '[algorithm]\nadvantage_estimator = "mine"\n')
         assert everyone in str(refused.value)
     with pytest.raises(InvalidValue):
         estimator_of(AlgorithmSettings(advantage_estimator="mine"))

@@ -1,4 +1,4 @@
-"""What must hold of the objective and its parts. `test_equal_to_papers` has their values."""
+"""Test properties of the objective and its parts. `test_equal_to_papers` has their values."""
 
 import math
 
@@ -130,8 +130,8 @@ def test_advantages_whiten_over_all_ranks(estimator):
     values = [row.sin() for row in b["rollout_log_probs"]] if ESTIMATORS[estimator].needs_values else None
 
     def computed(part: slice, all_reduce=None):
-        given = (rewards[part], *(b[name][part] for name in ("log_probs", "ref_log_probs", "loss_masks")), s)
-        return compute_advantages(*given, values=values and values[part], all_reduce=all_reduce)[0]
+        inputs = (rewards[part], *(b[name][part] for name in ("log_probs", "ref_log_probs", "loss_masks")), s)
+        return compute_advantages(*inputs, values=values and values[part], all_reduce=all_reduce)[0]
 
     whole = computed(slice(None))
     kept = torch.cat(whole)[torch.cat(b["loss_masks"]) != 0]

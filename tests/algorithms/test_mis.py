@@ -53,18 +53,18 @@ def ratios(train: list[float], rollout: list[float], mask: list[int], level: str
     return [math.exp(min(20.0, max(-20.0, log))) for log in logs]
 
 
-def reference(found: Drawn, args: Any) -> tuple[list[float], list[float]]:
+def reference(drawn: Drawn, args: Any) -> tuple[list[float], list[float]]:
     """(weights, mask) of all tokens, end to end, as the paper and slime's example say it."""
     weights, masks = [], []
     low = 1 / args.tis_upper_bound if args.tis_lower_bound is None else args.tis_lower_bound
     high = args.tis_upper_bound
-    for train, rollout, mask in zip(*found, strict=True):
+    for train, rollout, mask in zip(*drawn, strict=True):
         rejecting = ratios(train, rollout, mask, args.rs_level)
         rs_low = low if args.rs_lower_bound is None else args.rs_lower_bound
         rs_high = high if args.rs_upper_bound is None else args.rs_upper_bound
         token = [math.exp(new - old) for new, old in zip(train, rollout, strict=True)]
         veto = args.rs_veto_threshold
-        vetoed = veto is not None and any(one < veto and trained for one, trained in zip(token, mask, strict=True))
+        vetoed = veto is not None and any(ratio < veto and trained for ratio, trained in zip(token, mask, strict=True))
         for place, ratio in enumerate(ratios(train, rollout, mask, args.tis_level)):
             keep = float(mask[place])
             if args.tis_mode == "mask" and not low <= ratio <= high:
@@ -75,10 +75,10 @@ def reference(found: Drawn, args: Any) -> tuple[list[float], list[float]]:
             weights.append(weight * mask[place])
             masks.append(keep)
     if args.tis_batch_normalize:
-        mean = math.fsum(weights) / max(1, sum(map(sum, found.masks)))
+        mean = math.fsum(weights) / max(1, sum(map(sum, drawn.masks)))
         if args.tis_level != "token":  # every sample counts once, an untrained one with 0
             rest, means = iter(weights), []
-            for mask in found.masks:
+            for mask in drawn.masks:
                 means.append(math.fsum(itertools.islice(rest, len(mask))) / max(1, sum(mask)))
             mean = math.fsum(means) / len(means)
         weights = [weight / mean for weight in weights] if mean > 0 else weights
@@ -103,11 +103,11 @@ def reference(found: Drawn, args: Any) -> tuple[list[float], list[float]]:
         }
     ),
 )
-def test_mis_equals_its_rules_in_float64(found: Drawn, given_args: dict[str, Any]) -> None:
+def test_mis_equals_its_rules_in_float64(drawn: Drawn, given_args: dict[str, Any]) -> None:
     args = SimpleNamespace(**given_args)
-    tokens = sum(map(len, found.masks))
-    loss, masks, figures = compute_mis_weights_with_cp(args, pg_loss=torch.ones(tokens), **found.tensors())
-    weights, kept = reference(found, args)
+    tokens = sum(map(len, drawn.masks))
+    loss, masks, figures = compute_mis_weights_with_cp(args, pg_loss=torch.ones(tokens), **drawn.tensors())
+    weights, kept = reference(drawn, args)
     # A float32 exponential at a ratio of up to e^20 is a relative matter.
     assert loss.tolist() == pytest.approx(weights, rel=1e-6, abs=1e-6)
     assert torch.cat(masks).tolist() == kept
@@ -116,31 +116,31 @@ def test_mis_equals_its_rules_in_float64(found: Drawn, given_args: dict[str, Any
 
 @settings(max_examples=80, deadline=None)
 @given(drawn(), st.sampled_from([0.0, 0.51]), st.sampled_from([2.03, 5.07]))
-def test_icepop_and_tis_equal_their_rules_in_float64(found: Drawn, low: float, high: float) -> None:
+def test_icepop_and_tis_equal_their_rules_in_float64(drawn: Drawn, low: float, high: float) -> None:
     args = SimpleNamespace(tis_clip_low=low, tis_clip=high)
     ratio = [
         math.exp(new - old)
-        for t, r in zip(found.train, found.rollout, strict=True)
+        for t, r in zip(drawn.train, drawn.rollout, strict=True)
         for new, old in zip(t, r, strict=True)
     ]
     ones = torch.ones(len(ratio))
-    popped, masks, figures = icepop_function(args, pg_loss=ones, **found.tensors())
-    assert popped.tolist() == pytest.approx([one if low <= one <= high else 0.0 for one in ratio], rel=1e-6)
-    assert figures["tis_clipfrac"].tolist() == [float(not low <= one <= high) for one in ratio]
-    bounded, _, _ = vanilla_tis_function(args, pg_loss=ones, **found.tensors())
-    assert bounded.tolist() == pytest.approx([min(max(one, low), high) for one in ratio], rel=1e-6)
-    assert [mask.tolist() for mask in masks] == found.masks
+    popped, masks, figures = icepop_function(args, pg_loss=ones, **drawn.tensors())
+    assert popped.tolist() == pytest.approx([each if low <= each <= high else 0.0 for each in ratio], rel=1e-6)
+    assert figures["tis_clipfrac"].tolist() == [float(not low <= each <= high) for each in ratio]
+    bounded, _, _ = vanilla_tis_function(args, pg_loss=ones, **drawn.tensors())
+    assert bounded.tolist() == pytest.approx([min(max(each, low), high) for each in ratio], rel=1e-6)
+    assert [mask.tolist() for mask in masks] == drawn.masks
 
 
 @settings(max_examples=60, deadline=None)
 @given(drawn())
-def test_figures_of_mismatch_equal_their_formulas_in_float64(found: Drawn) -> None:
-    parts = found.tensors()
+def test_figures_of_mismatch_equal_their_formulas_in_float64(drawn: Drawn) -> None:
+    parts = drawn.tensors()
     segments = Segments.of(parts["loss_masks"])
     train, rollout = (segments.join(parts[name], name) for name in ("train_log_probs", "rollout_log_probs"))
     figures = figures_of_mismatch(torch.zeros(len(train)), train, rollout, segments)
     place = 0
-    for new, old, mask in zip(*found, strict=True):
+    for new, old, mask in zip(*drawn, strict=True):
         means = [math.fsum(v * m for v, m in zip(part, mask, strict=True)) / max(1, sum(mask)) for part in (new, old)]
         for a, b, trained in zip(new, old, mask, strict=True):
             if trained:

@@ -49,7 +49,7 @@ def test_every_sample_is_dealt_to_one_rank(sizes, ranks, limit, balance):
     for members in (members for batches in dealt for members in batches):
         assert len(members) == 1 or sum(sizes[i] for i in members) <= limit
     if len(sizes) >= -(-len(first_fit(sizes, limit)) // ranks) * ranks:
-        assert len({len(batches) for batches in dealt}) == 1, "where there are samples enough"
+        assert len({len(batches) for batches in dealt}) == 1, "if there are enough samples"
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 5))
@@ -81,4 +81,4 @@ def test_splitting_halves_the_heaviest_in_place():
 def test_karmarkar_karp_joins_the_largest_first() -> None:
     """In whatever order they are given: what is left of the two largest is their difference."""
     for sizes in ([8, 7, 6, 5, 4], [4, 5, 6, 7, 8], [6, 4, 8, 5, 7]):
-        assert sorted(sum(sizes[one] for one in part) for part in karmarkar_karp(sizes, 2)) == [14, 16]
+        assert sorted(sum(sizes[index] for index in part) for part in karmarkar_karp(sizes, 2)) == [14, 16]

@@ -16,13 +16,13 @@ IDS = st.sampled_from([0, 1, 255, 256, 70_000])
 @st.composite
 def grown(draw: st.DrawFn) -> list[Tokens]:
     """Sequences, each of which begins as an earlier one for a while."""
-    found: list[list[int]] = []
+    grown_sequences: list[list[int]] = []
     for _ in range(draw(st.integers(1, 9))):
-        before = draw(st.sampled_from(found)) if found else []
+        before = draw(st.sampled_from(grown_sequences)) if grown_sequences else []
         kept = draw(st.integers(0, len(before)))
         tail = draw(st.lists(IDS, min_size=0 if kept else 1, max_size=6))
-        found.append([*before[:kept], *tail])
-    return [np.array(tokens, np.int32) for tokens in found]
+        grown_sequences.append([*before[:kept], *tail])
+    return [np.array(tokens, np.int32) for tokens in grown_sequences]
 
 
 def always(shared: int, length: int) -> bool:
@@ -58,10 +58,10 @@ def test_a_prefix_stands_once(sequences: list[Tokens]) -> None:
 
 @given(grown(), st.integers(0, 8))
 def test_only_what_pays_is_shared(sequences: list[Tokens], least: int) -> None:
-    found = branches(sequences, lambda shared, length: shared >= least)
-    assert all(branch.shared == 0 or branch.shared >= least for branch in found)
-    tree = lay_out(sequences, found)
-    assert len(tree.tokens) == sum(map(len, sequences)) - sum(branch.shared for branch in found)
+    branched = branches(sequences, lambda shared, length: shared >= least)
+    assert all(branch.shared == 0 or branch.shared >= least for branch in branched)
+    tree = lay_out(sequences, branched)
+    assert len(tree.tokens) == sum(map(len, sequences)) - sum(branch.shared for branch in branched)
     assert all((tree.tokens[path] == sequence).all() for path, sequence in zip(tree.paths, sequences, strict=True))
 
 
@@ -76,12 +76,12 @@ def test_what_shares_nothing_stays_end_to_end(sequences: list[Tokens]) -> None:
 def test_families_keep_the_limit_and_lose_nobody(sequences: list[Tokens], limit: int, least: int) -> None:
     lengths = [len(sequence) for sequence in sequences]
     size = own_tokens(lengths)
-    found = families(branches(sequences, always), size, limit, least=least)
-    assert len(found) >= min(least, len(sequences))
-    assert sorted(branch.index for family in found for branch in family) == list(range(len(sequences)))
-    firsts = [min(branch.index for branch in family) for family in found]
+    grouped = families(branches(sequences, always), size, limit, least=least)
+    assert len(grouped) >= min(least, len(sequences))
+    assert sorted(branch.index for family in grouped for branch in family) == list(range(len(sequences)))
+    firsts = [min(branch.index for branch in family) for family in grouped]
     assert firsts == sorted(firsts)
-    for family in found:
+    for family in grouped:
         assert family[0].shared == 0
         assert all(branch.shared for branch in family[1:])
         tokens = sum(map(size, family))
@@ -99,9 +99,11 @@ def test_what_just_fits_is_taken(limit: int, count: int) -> None:
     assert len(families([Branch(0, 0), Branch(1, 3)], own_tokens([5, 5]), limit)) == count
 
 
-@pytest.mark.parametrize(("one", "other", "count"), [("", "ab", 0), ("ab", "ab", 2), ("abc", "abd", 2), ("b", "a", 0)])
-def test_the_common_prefix(one: str, other: str, count: int) -> None:
-    assert common_prefix(*(np.array([*map(ord, text)], np.int32) for text in (one, other))) == count
+@pytest.mark.parametrize(
+    ("first", "other", "count"), [("", "ab", 0), ("ab", "ab", 2), ("abc", "abd", 2), ("b", "a", 0)]
+)
+def test_the_common_prefix(first: str, other: str, count: int) -> None:
+    assert common_prefix(*(np.array([*map(ord, text)], np.int32) for text in (first, other))) == count
 
 
 def test_nothing_is_a_tree_too() -> None:

@@ -16,7 +16,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 def objective(
     new: Tensor, old: Tensor, rollout: Tensor, advantages: Tensor, *, ref: Tensor | None = None, **settings: Any
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Of one sample, summed over its tokens."""
+    """Compute the objective of one sample, summed over its tokens."""
     return policy_objective(
         log_probs=[new],
         old_log_probs=[old],

@@ -58,9 +58,9 @@ class Run:
 
     def auditor(self, **changes: object) -> Audit:
         """An audit by the run's own rules, which a simulated run.started does not say."""
-        given = {"rules": Rules(self.plan, AlgorithmSettings()), "fetch": unpack}
-        given |= {"parent": self.parent, "recorded": self.recorded} | changes
-        return Audit(self.name, **given)  # type: ignore[arg-type]
+        options = {"rules": Rules(self.plan, AlgorithmSettings()), "fetch": unpack}
+        options |= {"parent": self.parent, "recorded": self.recorded} | changes
+        return Audit(self.name, **options)  # type: ignore[arg-type]
 
     def doctored(self) -> Doctored:
         """A copy to work on."""
@@ -113,7 +113,7 @@ async def _failing(folder: Path) -> Run:
 
 
 async def _branch(folder: Path) -> Run:
-    """Of version 1, over the same prompts."""
+    """Record a branch from version 1, over the same prompts."""
     sim = await branch(await run_in_order(folder, make_plan(steps=3)), 1)
     return Run(sim.plan, sim.log.records, folder)
 
@@ -157,9 +157,9 @@ async def _agents(folder: Path) -> Run:
         await seal(client, failing, exit_code=1)
         for _ in range(stage.plan.steps * stage.plan.samples):
             session = await stage.open(client)
-            said = await ask(client, session, ASKED)
+            reply = await ask(client, session, ASKED)
             for question in ("one way", "another way"):
-                await ask(client, session, [*ASKED, said, {"role": "user", "content": question}])
+                await ask(client, session, [*ASKED, reply, {"role": "user", "content": question}])
             await seal(client, session, reward=1.0)
         await stage.simulation.finish()
     return Run(stage.plan, stage.simulation.log.records, folder)
@@ -178,10 +178,10 @@ async def _driven(folder: Path) -> Run:
         simulation.start_engine(STEP)
         for number, kind in enumerate(kinds):
             about = {"command": f"tinker-0-m0-{number:06d}", "model": "tinker-0-m0", "number": number}
-            said = passing if kind == "forward_backward" else others.get(kind, {})
-            given = CommandGiven(**about, kind=CommandKind(kind), **said)
-            await Participant(simulation.log, "tinker", "tinker-1").append([given])
-            await simulation.until(CommandDone, command=given.command)
+            outcome = passing if kind == "forward_backward" else others.get(kind, {})
+            command = CommandGiven(**about, kind=CommandKind(kind), **outcome)
+            await Participant(simulation.log, "tinker", "tinker-1").append([command])
+            await simulation.until(CommandDone, command=command.command)
         await simulation.finish()
     return Run(None, simulation.log.records, folder)
 
@@ -200,7 +200,7 @@ MAKERS: dict[str, Callable[[Path], Awaitable[Run]]] = {
 
 
 class CleanLogs(dict[str, Run]):
-    """By name, each made when it is first asked for."""
+    """Hold logs by name, each built at its first use."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ class Record:
 
     @property
     def recorded(self) -> Recorded:
-        """As a log would give it. Where nobody has changed it, its bytes stay: the same map may have others too."""
+        """Return the record as a log would. An unchanged record keeps its bytes: other records may share its map."""
         if self._is_open and self.body != msgspec.msgpack.decode(self.written.data):
             data = msgspec.msgpack.encode(self.body)
             return Recorded(self.position, self.subject, decode(data), data)
@@ -62,33 +62,33 @@ class Doctored:
     @classmethod
     def of(cls, run: str, recorded: list[Recorded]) -> Doctored:
         """A copy to work on."""
-        return cls(run, [Record(one.position, one.subject, one) for one in recorded])
+        return cls(run, [Record(item.position, item.subject, item) for item in recorded])
 
     def find(self, kind: str, *, where: Callable[[dict[str, Any]], bool] = lambda event: True, nth: int = 0) -> Record:
         """The nth record of a type whose event is like that."""
         return [record for record in self.records if record.type == kind and where(record.event)][nth]
 
     def place(self, record: Record) -> int:
-        """Where it lies, from 0."""
-        return next(place for place, one in enumerate(self.records) if one is record)
+        """Return its index, from 0."""
+        return next(place for place, each in enumerate(self.records) if each is record)
 
     def delete(self, *records: Record) -> None:
         """Take records out; the others keep their positions."""
-        self.records = [one for one in self.records if all(one is not gone for gone in records)]
+        self.records = [each for each in self.records if all(each is not gone for gone in records)]
 
     def insert(self, record: Record, after: Record) -> Record:
         """Put a copy of a record behind another, to be changed."""
-        made = copy.deepcopy(record)
-        self.records.insert(self.place(after) + 1, made)
-        return made
+        copied = copy.deepcopy(record)
+        self.records.insert(self.place(after) + 1, copied)
+        return copied
 
     def say(self, event: Event, after: Record) -> Record:
         """Put an event that nobody said behind a record."""
         envelope = enclose(self.run, event, at=after.body["at"], producer="nobody")
-        said = Recorded(after.position, envelope.subject, envelope, encode(envelope))
-        made = Record(said.position, said.subject, said)
-        self.records.insert(self.place(after) + 1, made)
-        return made
+        recorded = Recorded(after.position, envelope.subject, envelope, encode(envelope))
+        record = Record(recorded.position, recorded.subject, recorded)
+        self.records.insert(self.place(after) + 1, record)
+        return record
 
     def move(self, record: Record, before: Record) -> None:
         """Put a record in front of another."""
@@ -101,12 +101,12 @@ class Doctored:
             record.position = position
 
     def recorded(self) -> Iterator[Recorded]:
-        """As a log would give them."""
+        """Return the records as a log would."""
         for record in self.records:
             yield record.recorded
 
     async def audit(self, auditor: Audit) -> Report:
-        """What an audit says of it."""
+        """Audit the log and return the report."""
 
         async def read() -> AsyncIterator[Recorded]:
             for recorded in self.recorded():

@@ -32,7 +32,7 @@ class Doctoring:
     check: str
     title: str
     doctor: Doctor
-    found: tuple[Select | Several, ...] | None = None
+    located: tuple[Select | Several, ...] | None = None
     names: tuple[object, ...] = ()
     log: str = "synchronous"
     counts: Mapping[str, object] = field(default_factory=dict)
@@ -50,13 +50,13 @@ def the(kind: str, nth: int = 0, **fields: Any) -> Select:
 
 def every(kind: str, **fields: Any) -> Several:
     """All events like that: how many there are may hang on who was fast."""
-    return lambda log: [one for one in log.records if one.type == kind and _has(one.event, fields)]
+    return lambda log: [record for record in log.records if record.type == kind and _has(record.event, fields)]
 
 
 def chosen(log: Doctored, selects: Iterable[Select | Several]) -> list[Record]:
     """The records, one after the other."""
-    found = [select(log) for select in selects]
-    return [record for one in found for record in (one if isinstance(one, list) else [one])]
+    selected = [select(log) for select in selects]
+    return [record for item in selected for record in (item if isinstance(item, list) else [item])]
 
 
 def following(select: Select) -> Select:
@@ -70,9 +70,9 @@ def change(select: Select, *, record: Mapping[str, Any] | None = None, **fields:
     """
 
     def doctor(log: Doctored) -> list[Record]:
-        found = select(log)
-        _change(found, record or {}, fields)
-        return [found]
+        selected = select(log)
+        _change(selected, record or {}, fields)
+        return [selected]
 
     return doctor
 
@@ -83,10 +83,10 @@ def again(
     """Say an event once more, behind itself or `after` another, with other fields."""
 
     def doctor(log: Doctored) -> list[Record]:
-        made = log.insert(select(log), after=(after or select)(log))
-        _change(made, record or {}, fields)
+        inserted = log.insert(select(log), after=(after or select)(log))
+        _change(inserted, record or {}, fields)
         log.renumber()
-        return [made]
+        return [inserted]
 
     return doctor
 
@@ -95,9 +95,9 @@ def say(event: Event, after: Select) -> Doctor:
     """Say what nobody said."""
 
     def doctor(log: Doctored) -> list[Record]:
-        made = log.say(event, after(log))
+        record = log.say(event, after(log))
         log.renumber()
-        return [made]
+        return [record]
 
     return doctor
 
@@ -132,13 +132,13 @@ def both(*doctors: Doctor) -> Doctor:
     """One after the other. What the last one touched counts."""
 
     def doctor(log: Doctored) -> list[Record]:
-        return [one(log) for one in doctors][-1]
+        return [apply(log) for apply in doctors][-1]
 
     return doctor
 
 
 def also(doctor: Doctor, *selects: Select | Several) -> Doctor:
-    """Those are found too, after what was touched."""
+    """Add records to locate after the touched ones."""
 
     def doctored(log: Doctored) -> list[Record]:
         others = chosen(log, selects)
@@ -148,17 +148,17 @@ def also(doctor: Doctor, *selects: Select | Several) -> Doctor:
 
 
 def position(select: Select) -> Callable[[Doctored], int]:
-    """Where it lies in the end, to be named."""
+    """Return its final position, for a name."""
     return lambda log: select(log).position
 
 
 def _has(event: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
-    for name, wanted in fields.items():
+    for name, expected in fields.items():
         value = event.get(name)
-        if isinstance(wanted, dict) and isinstance(value, dict):
-            if not _has(value, wanted):
+        if isinstance(expected, dict) and isinstance(value, dict):
+            if not _has(value, expected):
                 return False
-        elif value is None if wanted is ... else value != wanted:
+        elif value is None if expected is ... else value != expected:
             return False
     return True
 

@@ -1,4 +1,4 @@
-"""What the audit says of every doctored log, each made and audited once; and all that it can say."""
+"""Audit every doctored log, each built and audited once, and list all sentences of the audit."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ class Sentence(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one check on one doctored log. expected: records to be found, in order; said: the places that found them."""
+    """Hold the outcome of one check on one doctored log. expected: records to locate, in order; sentences: the places
+    that reported them.
+    """
 
     findings: tuple[Finding, ...]
     expected: tuple[Record, ...]
     names: tuple[str, ...]
     counts: Counts
-    said: frozenset[Sentence]
+    sentences: frozenset[Sentence]
 
 
 @dataclass
@@ -59,32 +61,36 @@ class Judged:
     async def _judge(self, doctoring: Doctoring) -> Verdict:
         run = self.clean[doctoring.log]
         log = run.doctored()
-        found = None if doctoring.found is None else chosen(log, doctoring.found)
+        located = None if doctoring.located is None else chosen(log, doctoring.located)
         touched = doctoring.doctor(log)
         names = tuple(str(name(log) if callable(name) else name) for name in doctoring.names)
-        with _listening(doctoring.check) as said:
+        with _listening(doctoring.check) as sentences:
             report = await log.audit(run.auditor(files=doctoring.check == "files"))
         assert report.unread is None
-        (checked,) = [one for one in report.checks if one.name == doctoring.check]
+        (checked,) = [check for check in report.checks if check.name == doctoring.check]
         return Verdict(
-            checked.findings, tuple(touched if found is None else found), names, checked.counts, frozenset(said)
+            checked.findings,
+            tuple(touched if located is None else located),
+            names,
+            checked.counts,
+            frozenset(sentences),
         )
 
 
 @contextmanager
 def _listening(check: str) -> Iterator[set[Sentence]]:
     """The places from which this check says something meanwhile."""
-    said: set[Sentence] = set()
+    sentences: set[Sentence] = set()
     find = Check.find
 
     def noting(self: Check, wrong: str, means: str) -> None:
         if self.name == check:
             code = sys._getframe(1)
-            said.add(Sentence(Path(code.f_code.co_filename).name, code.f_lineno))
+            sentences.add(Sentence(Path(code.f_code.co_filename).name, code.f_lineno))
         find(self, wrong, means)
 
     with patch.object(Check, "find", noting):
-        yield said
+        yield sentences
 
 
 def sentences() -> list[Sentence]:
@@ -98,7 +104,7 @@ def sentences() -> list[Sentence]:
 
 
 def findings_made() -> list[Sentence]:
-    """Where a `Finding` is made: in `Check.find` alone, or there would be sentences that `sentences` misses."""
+    """Return where a `Finding` is constructed: in `Check.find` alone, or `sentences` would miss some."""
     return [
         Sentence(path.name, node.lineno)
         for path in sorted(FOLDER.glob("*.py"))

@@ -30,8 +30,8 @@ from tests.golden.log_file import FOLDER, read_records
 
 
 def counts(report: Report, check: str) -> dict[str, Any]:
-    (found,) = [one.counts for one in report.checks if one.name == check]
-    return found
+    (check_counts,) = [entry.counts for entry in report.checks if entry.name == check]
+    return check_counts
 
 
 async def test_a_synchronous_run(synchronous: Run) -> None:
@@ -108,7 +108,7 @@ async def test_recorded_rollouts_are_looked_up_where_their_prompts_say(clean: Cl
     recalling = clean["recalling"]
     made.archived(tmp_path, recalling.others)
     doctored, log = recalling.doctored(), MemoryLog("sim")
-    for number, record in enumerate(one for one in doctored.records if one.type == "prompt.submitted"):
+    for number, record in enumerate(each for each in doctored.records if each.type == "prompt.submitted"):
         record.event["source"]["path"] = f"{tmp_path}/{'sim' if number < 3 else 'gone'}"
     log.records = list(doctored.recorded())
     assert recalling.recorded is not None
@@ -127,7 +127,7 @@ async def test_a_tighter_bound_is_broken(asynchronous: Run) -> None:
 
 
 async def test_every_beginning_of_a_run_is_clean(synchronous: Run) -> None:
-    """As it is seen while the run is on, or after kill -9 of everything: what is open is waiting, not wrong."""
+    """Audit each beginning as during the run, or after kill -9 of everything: what is open is waiting, not wrong."""
     for length in range(1, len(synchronous.records), 11):
         log = synchronous.doctored()
         log.records = log.records[:length]
@@ -177,9 +177,9 @@ def test_the_rules_are_in_the_settings() -> None:
 
 async def test_what_a_resumption_changes_holds_from_there_on(synchronous: Run) -> None:
     """The steps that it adds, and no other run's."""
-    given = made.settings(rollout={"num_rollout": 3, "rollout_batch_size": 2, "n_samples_per_prompt": 3})
+    settings = made.settings(rollout={"num_rollout": 3, "rollout_batch_size": 2, "n_samples_per_prompt": 3})
     log = synchronous.doctored()
-    log.find("run.started").event["settings"] = msgspec.to_builtins(given)
+    log.find("run.started").event["settings"] = msgspec.to_builtins(settings)
     resumed = log.insert(log.records[0], after=log.find("run.started"))
     resumed.subject = "slime.sim.run.resumed.run"
     resumed.body["event"] = {
@@ -193,7 +193,9 @@ async def test_what_a_resumption_changes_holds_from_there_on(synchronous: Run) -
 
 @pytest.mark.parametrize("original", ["there", "gone"])
 async def test_a_changed_weight_file(synchronous: Run, tmp_path: Path, original: str) -> None:
-    """Of a copied run's folder: it is seen there, whatever became of the files that the log names."""
+    """Change a file in a copied run's folder: the audit reads that one, whatever became of the files that the
+    log names.
+    """
     weights = tmp_path / "weights"
     shutil.copytree(synchronous.folder / "weights", weights)
     log = synchronous.doctored()
@@ -206,9 +208,9 @@ async def test_a_changed_weight_file(synchronous: Run, tmp_path: Path, original:
     data[-1] ^= 1
     file.write_bytes(data)
     report = await log.audit(synchronous.auditor(weights=weights))
-    (found,) = [one for one in report.checks if one.name == "files"]
-    assert found.counts == {"verified": 6, "removed since": 0}
-    (finding,) = found.findings
+    (files_check,) = [check for check in report.checks if check.name == "files"]
+    assert files_check.counts == {"verified": 6, "removed since": 0}
+    (finding,) = files_check.findings
     assert finding.position == published.position
     assert str(finding).endswith("so engines and exports would use damaged weights")
     assert "tensor 'w'" in str(finding)
@@ -217,7 +219,7 @@ async def test_a_changed_weight_file(synchronous: Run, tmp_path: Path, original:
 async def test_a_version_that_is_removed_while_it_is_read(
     synchronous: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a run does that is on."""
+    """Remove the version as a live run does."""
     weights = tmp_path / "weights"
     shutil.copytree(synchronous.folder / "weights", weights)
     log = synchronous.doctored()

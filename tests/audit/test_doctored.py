@@ -1,4 +1,4 @@
-"""Every doctored log is found as it should be, and every sentence of the audit is said of one of them."""
+"""Test that the audit reports every doctored log correctly, and that some log produces each sentence of the audit."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from tests.audit.judged import Judged, findings_made, sentences
 @pytest.mark.parametrize("doctoring", TABLE, ids=lambda doctoring: doctoring.id)
 async def test_it_is_found_and_nothing_else(judged: Judged, doctoring: Doctoring) -> None:
     verdict = await judged.of(doctoring)
-    said = "\n".join(map(str, verdict.findings))
-    assert [finding.position for finding in verdict.findings] == [record.position for record in verdict.expected], said
+    sentences = "\n".join(map(str, verdict.findings))
+    assert [finding.position for finding in verdict.findings] == [record.position for record in verdict.expected], (
+        sentences
+    )
     sentence = " ".join(f"{finding.wrong} {finding.means}" for finding in verdict.findings[:1])
     for name in verdict.names:
-        assert re.search(rf"(?<![\w-]){re.escape(name)}(?!\w)", sentence), f"{name} is not in {said}"
+        assert re.search(rf"(?<![\w-]){re.escape(name)}(?!\w)", sentence), f"{name} is not in {sentences}"
     assert doctoring.counts.items() <= verdict.counts.items()
 
 
 async def test_every_sentence_is_said_of_some_log(judged: Judged) -> None:
     """Switching one off fails above: a doctored log is there that says it, and its findings are counted."""
     assert len({doctoring.id for doctoring in TABLE}) == len(TABLE)
-    said = {sentence for doctoring in TABLE for sentence in (await judged.of(doctoring)).said}
-    unsaid = [str(sentence) for sentence in sentences() if sentence not in said]
+    produced = {sentence for doctoring in TABLE for sentence in (await judged.of(doctoring)).sentences}
+    unsaid = [str(sentence) for sentence in sentences() if sentence not in produced]
     assert not unsaid, "no doctored log is there for these sentences: add one to tests/audit/doctorings"
 
 
@@ -39,7 +41,7 @@ def test_findings_are_made_in_one_place() -> None:
 
 def test_every_method_of_a_check_is_named_after_an_event() -> None:
     """A check looks at an event with the method of its name: a name of no event would never be called."""
-    checks = [one for direct in Check.__subclasses__() for one in (direct, *direct.__subclasses__())]
+    checks = [subclass for direct in Check.__subclasses__() for subclass in (direct, *direct.__subclasses__())]
     named = {name for check in checks for name in dir(check) if name.startswith("_on_")}
     assert len(named) > 10
     assert named <= {f"_on_{event_type.replace('.', '_')}" for event_type in BY_TYPE}

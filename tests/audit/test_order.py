@@ -1,4 +1,4 @@
-"""In prompt order a rejection may be said before acceptances that wait for their batch."""
+"""In prompt order a rejection may come before acceptances that wait for their batch."""
 
 from __future__ import annotations
 

@@ -40,38 +40,38 @@ async def small_run() -> MemoryLog:
 def finished(before: list[Event]) -> list[Event]:
     """The events, and the run.finished that a live run would say after them."""
     state = RunState(run=RUN)
-    for one in recorded(before):
-        apply(state, one)
+    for record in recorded(before):
+        apply(state, record)
     end = made.finished(steps=state.steps, events=state.events, state_digest=state_digest(state), fold=FOLD)
     return [*before, end]
 
 
-def recorded(said: list[Event]) -> list[Recorded]:
+def recorded(events_: list[Event]) -> list[Recorded]:
     """The events as a log would hold them."""
     return [
-        Recorded(position, one.envelope.subject, one.envelope, encode(one.envelope))
-        for position, one in enumerate(appends(said), 1)
+        Recorded(position, append.envelope.subject, append.envelope, encode(append.envelope))
+        for position, append in enumerate(appends(events_), 1)
     ]
 
 
-def appends(said: list[Event]) -> list[Append]:
+def appends(events_: list[Event]) -> list[Append]:
     """Each event a tenth of a second after the one before."""
     return [
         Append(enclose(RUN, event, at=START + number * SECOND // 10, producer="test-1"))
-        for number, event in enumerate(said)
+        for number, event in enumerate(events_)
     ]
 
 
-async def write(said: list[Event]) -> MemoryLog:
+async def write(events_: list[Event]) -> MemoryLog:
     """A log of these events."""
     log = MemoryLog(RUN)
-    await log.append(appends(said))
+    await log.append(appends(events_))
     return log
 
 
 def events() -> list[Event]:
     """Everything up to the end of the run."""
-    said: list[Event] = [
+    events_: list[Event] = [
         made.started({"rollout": {"num_rollout": 2}}, code_version="0.1.0", environment={"torch": "2"}),
         WorkerJoined(worker=ENGINE, role="engine", pid=1, seconds={"load": 1.5}),
         made.published(url="weights/0", bytes=1000),
@@ -81,10 +81,10 @@ def events() -> list[Event]:
     for step, groups in enumerate(BATCHES):
         names = (*groups, REJECTED) if step == 0 else groups
         for group in names:
-            said += _group(group, step, reject=group == REJECTED)
-        said += _step(step, groups)
-    said.append(made.evaluated(2, dataset="digits", mean=0.75, samples=4, mean_length=3))
-    return said
+            events_ += _group(group, step, reject=group == REJECTED)
+        events_ += _step(step, groups)
+    events_.append(made.evaluated(2, dataset="digits", mean=0.75, samples=4, mean_length=3))
+    return events_
 
 
 def _group(group: str, version: int, *, reject: bool) -> list[Event]:
@@ -92,26 +92,26 @@ def _group(group: str, version: int, *, reject: bool) -> list[Event]:
     source = (
         Source(path="inbox", key="k1") if inbox else Source(path="train.jsonl", line=1, row=0, offset=int(group[-1]))
     )
-    said: list[Event] = [
+    events_: list[Event] = [
         made.submitted(
             group, text=f"What is {group}?", tokens=[1, 2, 3], source=source, label="42",
             messages=[{"role": "user", "content": f"What is {group}?"}], dataset="inbox" if inbox else "train",
         )
     ]  # fmt: skip
     for index in range(2):
-        said += _sample(group, index, version)
+        events_ += _sample(group, index, version)
     samples = (f"{group}-s0", f"{group}-s1")
     if reject:
         figures = {"mean": 0.0, "std": 0.0}
         cause, reason = RejectionCause.FILTER, "zero_std_0.0"
-        said.append(
+        events_.append(
             made.rejected(
                 group, cause, reason=reason, samples=samples, rewards=(0.0, 0.0), filter="nonzero_std", figures=figures,
             )
         )  # fmt: skip
     else:
-        said.append(made.accepted(group, samples=samples, rewards=(0.0, 1.0), figures={"mean": 0.5}))
-    return said
+        events_.append(made.accepted(group, samples=samples, rewards=(0.0, 1.0), figures={"mean": 0.5}))
+    return events_
 
 
 def _sample(group: str, index: int, version: int) -> list[Event]:
@@ -119,7 +119,7 @@ def _sample(group: str, index: int, version: int) -> list[Event]:
     request = made.requested(sample, prompt=[1, 2, 3], seed=5)
     tokens, log_probs = pack_tokens([10, 11, 12]), pack_log_probs([-0.5, -0.25, -0.125])
     spans = (WeightSpan(0, 3, version),)
-    said: list[Event] = [request]
+    events_: list[Event] = [request]
     done = made.completed(
         sample, tokens, length=3, prompt_length=3, text="is 42", spans=spans,
         digest=content_digest([10, 11, 12], [-0.5, -0.25, -0.125]), engine=ENGINE, log_probs=log_probs,
@@ -127,19 +127,19 @@ def _sample(group: str, index: int, version: int) -> list[Event]:
     )  # fmt: skip
     if index == 1 and version == 1:  # this one came in two pieces, over two versions
         first = (WeightSpan(0, 2, 0),)
-        said.append(made.progressed(sample, [10, 11], log_probs=[-0.5, -0.25], spans=first, engine=ENGINE))
+        events_.append(made.progressed(sample, [10, 11], log_probs=[-0.5, -0.25], spans=first, engine=ENGINE))
         done = made.completed(
             sample, [12], start=2, length=3, prompt_length=3, stop=StopReason.LENGTH, text="is 42",
             spans=(*first, WeightSpan(2, 3, 1)), digest=done.digest, engine=ENGINE, log_probs=[-0.125],
             timings=done.timings,
         )  # fmt: skip
-    said.append(done)
+    events_.append(done)
     value = 0.0 if group == REJECTED else float(index)
     grader = hashlib.sha256(b"exact").hexdigest()
-    said.append(
+    events_.append(
         made.assigned(sample, value=value, grader="exact", grader_digest=grader, detail={"found": "42"}, seconds=0.001)
     )
-    return said
+    return events_
 
 
 def _step(step: int, groups: tuple[str, ...]) -> list[Event]:

@@ -120,7 +120,7 @@ def test_resume_of_a_restored_run_wants_each_name_from_its_user(
 ) -> None:
     def filled(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: filled(one) for key, one in value.items()}
+            return {key: filled(part) for key, part in value.items()}
         return value.replace("PORT", str(trap.port)).replace("SECRET", SECRET) if isinstance(value, str) else value
 
     (fields,) = reaches.values()

@@ -20,8 +20,8 @@ from tests.cli.small_run import RUN, events, finished, recorded
 
 def _progress(count: int | None = None) -> Progress:
     progress = Progress(RUN)
-    for one in recorded(finished(events()))[:count]:
-        progress.apply(one)
+    for record in recorded(finished(events()))[:count]:
+        progress.apply(record)
     return progress
 
 
@@ -51,14 +51,14 @@ def test_the_figures() -> None:
 def test_the_weights_that_answered_stand_beside_the_mean_where_they_are_others() -> None:
     for newest, expected in ((2, ""), (3, "v2 to v3")):
         changes = {"oldest_version": 2, "newest_version": newest}
-        said = [
+        events_ = [
             msgspec.structs.replace(event, **changes) if isinstance(event, EvalCompleted) else event
             for event in events()
         ]
         progress, out = Progress(RUN), io.StringIO()
         view = PlainView(out)
-        for one in recorded(said):
-            progress.apply(one)
+        for record in recorded(events_):
+            progress.apply(record)
         view.tick(progress, 3)
         assert progress.figures.evals[-1].other_versions == expected
         for text in (_shown(progress), out.getvalue(), reached(progress.summary())):
@@ -71,19 +71,19 @@ def test_the_weights_that_answered_stand_beside_the_mean_where_they_are_others()
 def test_a_loss_that_is_no_policy_loss_is_said(metrics: dict[str, float], loss: str) -> None:
     numbers = dict.fromkeys(("reward", "accepted_share", "mean_length", "tokens_per_s", "seconds", "idle"), 0.0)
     line = StepLine(step=0, version=1, staleness=0, metrics=metrics, **numbers)
-    said = step_text(line, _progress(), 3)
-    assert loss in said
-    assert ("loss" in said) is bool(loss)
+    text = step_text(line, _progress(), 3)
+    assert loss in text
+    assert ("loss" in text) is bool(loss)
 
 
 def test_what_of_an_evaluation_failed_is_said_beside_its_mean() -> None:
-    said = [
+    events_ = [
         msgspec.structs.replace(event, failed=63, samples=128) if isinstance(event, EvalCompleted) else event
         for event in events()
     ]
     progress, out = Progress(RUN), io.StringIO()
-    for one in recorded(said):
-        progress.apply(one)
+    for record in recorded(events_):
+        progress.apply(record)
     assert "63 of 128 failed" in _shown(progress)
     PlainView(out).tick(progress, 3)
     assert "128 samples, 63 failed" in out.getvalue()

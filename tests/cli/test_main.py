@@ -28,8 +28,8 @@ HEAVY = ("torch", "ray", "sglang", "transformers", "megatron", "nats", "numpy")
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    said = capsys.readouterr().out
-    assert all(name in said for name in COMMANDS)
+    output = capsys.readouterr().out
+    assert all(name in output for name in COMMANDS)
 
 
 def test_an_unknown_command_gets_the_nearest_names(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +75,7 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
 
 
 def _seconds_of_children() -> float:
-    """Of processor time, by those that have ended."""
+    """Return the processor time of ended children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -1,4 +1,4 @@
-"""`open_run`: a name, a folder or an archive, and what is said where there is none."""
+"""`open_run`: a name, a folder or an archive, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ async def test_by_name_by_folder_and_by_archive(tmp_path: Path) -> None:
     await log.append(appends(SAID))
     await log.close()
     try:
-        found = []
+        reads = []
         for where in (folder.name, str(folder), _archived(tmp_path / "archive")):
             async with open_run(where, tmp_path / "runs") as opened:
-                found.append([one async for one in opened.log.read()])
+                reads.append([recorded async for recorded in opened.log.read()])
                 assert (opened.run, opened.settings.rollout.num_rollout) == ("small", 2)
                 assert (opened.folder is None) == (where == opened.where == f"{tmp_path}/archive/small")
             async with open_run(opened.where) as again:
                 assert await again.log.position() == len(SAID)
-        assert len(found[0]) == len(SAID)
-        assert found[0] == found[1] == found[2]
+        assert len(reads[0]) == len(SAID)
+        assert reads[0] == reads[1] == reads[2]
     finally:
         await server.stop()
 
@@ -57,7 +57,7 @@ async def test_what_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "field", "value"),
+    ("words", "field", "value"),
     [
         ([], "steps", 2),
         (["--step", "1"], "version", 2),
@@ -65,10 +65,10 @@ async def test_what_is_not_there(tmp_path: Path) -> None:
     ],
 )
 def test_views_of_an_archive(
-    asked: list[str], field: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], field: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = _archived(tmp_path)
-    assert main(["show", where, *asked, "--json"]) == 0
+    assert main(["show", where, *words, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    found = shown[field]
-    assert (len(found) if isinstance(found, list) else found) == value
+    value_ = shown[field]
+    assert (len(value_) if isinstance(value_, list) else value_) == value

@@ -149,13 +149,13 @@ async def test_over_nats_with_the_command(
     file.write_text('{"key": "1", "prompt": "a"}\n{"key": "2", "prompt": "no"}\n')
     words = arguments("produce", "r", str(file), "--nats-creds", str(file_of(server.folder, Access.PRODUCER)))
     waiting = asyncio.create_task(_run(words, file))
-    while "takes no prompts yet" not in (said := capsys.readouterr()).err:  # noqa: ASYNC110
+    while "takes no prompts yet" not in (printed := capsys.readouterr()).err:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     client = await _answering(server.address(Access.ROLES), "r")
     assert await waiting == 1
-    said = capsys.readouterr()
-    assert said.out == "inbox-1  1\n"
-    assert f"{file}:2: prompt: " in said.err
+    printed = capsys.readouterr()
+    assert printed.out == "inbox-1  1\n"
+    assert f"{file}:2: prompt: " in printed.err
     await client.close()
     with pytest.raises(LogUnavailable, match="takes no prompts"):
         await _run(argparse.Namespace(**vars(words) | {"wait": 0.0}), file)
@@ -208,7 +208,7 @@ async def test_a_run_that_ends_meanwhile_is_not_waited_for(
 
 @pytest.mark.parametrize("snippet", ["produce.py", "produce.js"])
 async def test_the_producers_of_the_docs(server: NatsServer, snippet: str) -> None:
-    """With one file of the run's folder. They wait for a run that takes no prompts yet."""
+    """Run them with one file of the run's folder. They wait for a run that takes no prompts yet."""
     program = sys.executable if snippet.endswith(".py") else _node()
     producer = await asyncio.create_subprocess_exec(
         program, str(SNIPPETS / snippet), str(file_of(server.folder, Access.PRODUCER)), stdout=asyncio.subprocess.PIPE
@@ -257,7 +257,7 @@ def test_files_as_people_have_them(content: bytes, refused: list[str], taken: in
     bad = [str(line) for line in lines if isinstance(line, BadLine)]
     assert len(_prompts(lines)) == taken
     assert len(bad) == len(refused)
-    assert all(line.startswith(said) for line, said in zip(bad, refused, strict=True)), bad
+    assert all(line.startswith(reason) for line, reason in zip(bad, refused, strict=True)), bad
 
 
 def test_a_big_integer_is_its_decimal_text() -> None:
@@ -276,7 +276,7 @@ def test_a_line_without_end_is_refused_and_the_next_is_read(monkeypatch: pytest.
     assert [prompt.prompt for prompt in _prompts(lines)] == ["a", "b"]
 
 
-@given(st.binary(max_size=200) | st.lists(st.sampled_from([one for one, _, _ in ODD])).map(b"".join))
+@given(st.binary(max_size=200) | st.lists(st.sampled_from([piece for piece, _, _ in ODD])).map(b"".join))
 def test_any_bytes_are_prompts_or_bad_lines(content: bytes) -> None:
     lines = list(read_lines(io.BytesIO(content), "f"))
     assert all(isinstance(line, Line | BadLine) for line in lines)
@@ -297,9 +297,9 @@ async def test_reasons_are_counted_at_the_end(
     monkeypatch.setattr(command, "_inbox", door)
     content = b'{"prompt": "a"}\n' + b'{"prompt": "caf\xe9"}\n' * 4 + b'{"prompt": "no"}\n\x1b[31m\n'
     assert await send_file(arguments("produce", "r", "f"), io.BytesIO(content)) == 1
-    said = capsys.readouterr().err
-    assert "\x1b" not in said
-    *_, reasons, last = said.splitlines()
+    output = capsys.readouterr().err
+    assert "\x1b" not in output
+    *_, reasons, last = output.splitlines()
     assert reasons.startswith("refused: 4 x prompt: cannot be read: not UTF-8")
     assert "1 x prompt: too_long" in reasons
     assert last == "1 accepted, 6 refused"

@@ -37,9 +37,9 @@ def test_the_trainer_is_idle_where_it_neither_trains_nor_saves() -> None:
         elif isinstance(event, CheckpointSaved):
             event = msgspec.structs.replace(event, seconds=2.0)
         envelope = msgspec.structs.replace(recorded.envelope, event=event, at=now)
-        said = Recorded(recorded.position, recorded.subject, envelope, recorded.data)
-        progress.apply(said)
-        records.apply(said)
+        moved = Recorded(recorded.position, recorded.subject, envelope, recorded.data)
+        progress.apply(moved)
+        records.apply(moved)
     assert [line.idle for line in progress.figures.steps][1:] == pytest.approx([0.6, 0.4])
     assert progress.trainer_idle == progress.summary()["trainer_idle"] == pytest.approx(0.5)
     assert "idle 50.0% of the time from its first commit to its last" in run_text(
@@ -47,35 +47,35 @@ def test_the_trainer_is_idle_where_it_neither_trains_nor_saves() -> None:
     )
 
 
-def _at(said: list[tuple[float, Event]]) -> Progress:
-    """A run's progress where each event is said at its second."""
+def _at(timed: list[tuple[float, Event]]) -> Progress:
+    """Return a run's progress, with each event at its second."""
     progress = Progress(RUN)
-    for position, (second, event) in enumerate(said, 1):
+    for position, (second, event) in enumerate(timed, 1):
         envelope = enclose(RUN, event, at=START + round(second * SECOND), producer="test")
         progress.apply(Recorded(position, envelope.subject, envelope, b"x"))
     return progress
 
 
 def _resumed_a_day_later(killed: float = 13.0) -> list[tuple[float, Event]]:
-    """Begun at 0 s, ready at 10 s, step 0 committed at 12 s, then killed; gone on with a day later, ready 20 s after
-    that, step 1 committed 1 s after that. The trainer says 0.3 s of work each time.
+    """Return timed events: begun at 0 s, ready at 10 s, step 0 committed at 12 s, then killed; continued a day later,
+    ready 20 s after that, step 1 committed 1 s after that. The trainer reports 0.3 s of work each time.
     """
-    day, said = 86_400.0, list[tuple[float, Event]]()
+    day, timed = 86_400.0, list[tuple[float, Event]]()
     for event in events():
         if isinstance(event, WeightsActivated) and event.version == 0:
-            said.append((10.0, event))
-        elif not any(isinstance(other, StepCommitted) for _, other in said):
-            said.append((12.0 if isinstance(event, StepCommitted) else said[-1][0] if said else 0.0, event))
-        elif not any(isinstance(other, RunResumed) for _, other in said):
-            said += [
+            timed.append((10.0, event))
+        elif not any(isinstance(other, StepCommitted) for _, other in timed):
+            timed.append((12.0 if isinstance(event, StepCommitted) else timed[-1][0] if timed else 0.0, event))
+        elif not any(isinstance(other, RunResumed) for _, other in timed):
+            timed += [
                 (killed, event),
                 (day, made.resumed()),
                 (day + 15.0, WorkerJoined(worker="trainer-2", role="trainer", pid=2)),
                 (day + 20.0, made.activated(1, engine="engine-2", lag=0.2)),
             ]
         else:
-            said.append((day + 21.0, event))
-    return said
+            timed.append((day + 21.0, event))
+    return timed
 
 
 def test_neither_starting_nor_the_time_without_a_launcher_is_a_step_s() -> None:
@@ -91,8 +91,8 @@ def test_neither_starting_nor_the_time_without_a_launcher_is_a_step_s() -> None:
 
 
 def test_a_step_that_is_trained_while_engines_start_took_what_the_trainer_says() -> None:
-    said = _resumed_a_day_later(killed=12.1)
-    late = [(at, event) for at, event in said if not (isinstance(event, WeightsActivated) and at > 20.0)]
+    timed = _resumed_a_day_later(killed=12.1)
+    late = [(at, event) for at, event in timed if not (isinstance(event, WeightsActivated) and at > 20.0)]
     line = _at(late).figures.steps[1]
     assert (line.seconds, line.idle) == (pytest.approx(0.3), pytest.approx(0.0))
 
@@ -101,17 +101,17 @@ def test_a_step_that_is_trained_while_engines_start_does_not_end_their_start() -
     """The batch of step 1 was sealed in the life before and is trained at once; an engine is there 50 s later."""
     before = events()
     (first, second) = (number for number, event in enumerate(before) if isinstance(event, StepCommitted))
-    said = [(1.0 if number < first else 2.0, event) for number, event in enumerate(before[:second])]
-    worked = _at(said).figures.time.worked
+    timed = [(1.0 if number < first else 2.0, event) for number, event in enumerate(before[:second])]
+    worked = _at(timed).figures.time.worked
     ready = made.activated(2, engine="engine-2", lag=0.2)
-    said += [
+    timed += [
         (100.0, made.resumed()),
         (105.0, WorkerJoined(worker="trainer-2", role="trainer", pid=2)),
         (106.0, before[second]),
         (156.0, ready),
         (157.5, msgspec.structs.replace(ready, engine="engine-3")),
     ]
-    time = _at(said).figures.time
+    time = _at(timed).figures.time
     assert time.startup == 56 * SECOND
     assert time.worked - worked == 1.5 * SECOND
 

@@ -40,10 +40,10 @@ def test_a_changed_filter(archived: str, tmp_path: Path, capsys: pytest.CaptureF
     flags = ["--dynamic-sampling-filter-path", f"{tmp_path}/mine.py:keep"]
     assert replay([archived, *flags, "--all", "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)
-    flipped = [one for one in facts["differences"] if one["recorded"]["type"] == "group.accepted"]
+    flipped = [fact for fact in facts["differences"] if fact["recorded"]["type"] == "group.accepted"]
     assert facts["kinds"]["group.accepted -> group.rejected"] == len(flipped) > 0
-    for one in flipped:
-        assert max(sample["reward"] for sample in one["inputs"]["groups"][0]["samples"]) == 0
+    for difference in flipped:
+        assert max(sample["reward"] for sample in difference["inputs"]["groups"][0]["samples"]) == 0
 
 
 def test_a_flag_that_there_is_not(archived: str) -> None:

@@ -1,4 +1,4 @@
-"""Where a run stands: by its log, and by whether a launcher has it."""
+"""Test the status of a run: by its log, and by the launcher that has it."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ async def runs(folder: Path) -> AsyncIterator[dict[str, RunFolder]]:
 
 
 async def test_a_run_is_said_to_be_on_where_a_launcher_is_and_nowhere_else(tmp_path: Path) -> None:
-    found = {}
+    statuses = {}
     async with runs(tmp_path) as folders:
         for name, folder in folders.items():
             async with open_run(str(folder.path)) as opened:
-                found[name] = await read_status(opened)
+                statuses[name] = await read_status(opened)
         listed = {row.run: row.status for row in await asyncio.to_thread(run_rows, tmp_path / "runs")}
         facts = {name: await _shown(folder, "--json") for name, folder in folders.items()}
-    assert found == {
+    assert statuses == {
         "killed": RunStatus.KILLED,
         "killed-again": RunStatus.KILLED,
         "on": RunStatus.RUNNING,
@@ -82,12 +82,12 @@ async def test_a_run_is_said_to_be_on_where_a_launcher_is_and_nowhere_else(tmp_p
         "interrupted": RunStatus.INTERRUPTED,
         "finished": RunStatus.FINISHED,
     }
-    assert listed == found
-    assert {name: json.loads(text)["phase"] for name, text in facts.items()} == found
+    assert listed == statuses
+    assert {name: json.loads(text)["phase"] for name, text in facts.items()} == statuses
 
 
 async def _shown(folder: RunFolder, *words: str) -> str:
-    """What `show` prints, in a thread: it runs an event loop of its own."""
+    """Return what `show` prints, in a thread: it runs an event loop of its own."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert await asyncio.to_thread(main, ["show", str(folder.path), *words]) == 0
     return out.getvalue()
@@ -141,7 +141,7 @@ def test_without_a_run_every_command_lists_them(
     folder.settings.write_text("[rollout]\nnum_rollout = 2\n")
     folder.summary.write_text(json.dumps({"phase": "finished", "steps": 1}))
     assert main([command, "--runs-dir", str(tmp_path)]) == 2
-    said = capsys.readouterr()
-    assert "mine" in said.out
-    assert "interrupted" in said.out
-    assert "Traceback" not in said.err
+    output = capsys.readouterr()
+    assert "mine" in output.out
+    assert "interrupted" in output.out
+    assert "Traceback" not in output.err

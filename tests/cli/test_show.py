@@ -31,8 +31,8 @@ from tests.cli.small_run import REJECTED, small_run
 from tests.simulation.parts import Letters
 
 
-async def _answer(**asked: object) -> View:
-    shown = await view_of(await small_run(), Question(**asked), unpack)  # type: ignore[arg-type]
+async def _answer(**question: object) -> View:
+    shown = await view_of(await small_run(), Question(**question), unpack)  # type: ignore[arg-type]
     json.dumps(shown.facts)  # every view has a JSON form
     return shown
 
@@ -139,7 +139,7 @@ async def test_a_key_of_two_sources_names_both_and_one_that_is_no_group_yet_its_
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("question", "message"),
     [
         ({"group": "imbox-aa"}, "Nearest: inbox-aa"),
         ({"sample": "inbox-aa-s9"}, r"Nearest: inbox-aa-s"),
@@ -147,9 +147,9 @@ async def test_a_key_of_two_sources_names_both_and_one_that_is_no_group_yet_its_
         ({"version": 7}, "no weight version 7: there are 0 to 2"),
     ],
 )
-async def test_what_is_not_there_gets_the_nearest(asked: dict[str, object], message: str) -> None:
+async def test_what_is_not_there_gets_the_nearest(question: dict[str, object], message: str) -> None:
     with pytest.raises(RunNotFound, match=message):
-        await _answer(**asked)
+        await _answer(**question)
 
 
 async def test_a_trace_leads_from_submit_to_activate(tmp_path: Path) -> None:
@@ -177,9 +177,9 @@ async def test_a_trace_leads_from_submit_to_activate(tmp_path: Path) -> None:
 
 def test_the_steps_and_the_bound_are_those_of_the_newest_resumption() -> None:
     changed = {"rollout": {"num_rollout": 9, "max_staleness": 2, "over_sampling_batch_size": 32}}
-    said = [*run.events(), made.resumed(settings=changed)]
+    events_ = [*run.events(), made.resumed(settings=changed)]
     records, progress = Run(run.RUN), Progress(run.RUN)
-    for recorded in run.recorded(said):
+    for recorded in run.recorded(events_):
         records.apply(recorded)
         progress.apply(recorded)
     view = view_run_now(records, progress, progress.figures.steps, launched=True)

@@ -17,8 +17,8 @@ from slime_events.app.launch.run_lock import MARK
 @pytest.mark.parametrize(
     ("address", "is_open"),
     [
-        *[(one, False) for one in ("127.0.0.1", "127.0.1.1", "::1", "::ffff:127.0.0.1")],
-        *[(one, True) for one in ("0.0.0.0", "::", "10.0.0.5", "::ffff:10.0.0.5", "fe80::1")],
+        *[(host, False) for host in ("127.0.0.1", "127.0.1.1", "::1", "::ffff:127.0.0.1")],
+        *[(host, True) for host in ("0.0.0.0", "::", "10.0.0.5", "::ffff:10.0.0.5", "fe80::1")],
     ],
 )
 def test_what_others_can_reach(address: str, is_open: bool) -> None:
@@ -26,14 +26,14 @@ def test_what_others_can_reach(address: str, is_open: bool) -> None:
 
 
 def test_each_open_socket_has_port_and_reason() -> None:
-    found = [Listener("127.0.0.1", 1, "raylet"), Listener("::", 39515, "ray::ServeReplica:x"), Listener("::", 2, "?")]
-    check = check_sockets(found)
+    sockets = [Listener("127.0.0.1", 1, "raylet"), Listener("::", 39515, "ray::ServeReplica:x"), Listener("::", 2, "?")]
+    check = check_sockets(sockets)
     assert check.outcome is Outcome.WARN
     assert "[::]:39515 (Ray Serve's calls to an engine's replica)" in check.detail
     assert "[::]:2 (it belongs to a run)" in check.detail
     assert "127.0.0.1" not in check.detail
     assert check.mend
-    assert check_sockets(found[:1]).outcome is Outcome.OK
+    assert check_sockets(sockets[:1]).outcome is Outcome.OK
 
 
 def test_processes_of_a_run_are_looked_at() -> None:
@@ -49,8 +49,8 @@ def test_processes_of_a_run_are_looked_at() -> None:
     ) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        there = {(one.address, one.port) for one in listeners()}
+        there = {(listener.address, listener.port) for listener in listeners()}
         process.communicate("\n")
     assert ("0.0.0.0", port) in there
     with socket.create_server(("127.0.0.1", 0)) as own:
-        assert own.getsockname()[1] not in {one.port for one in listeners()}
+        assert own.getsockname()[1] not in {listener.port for listener in listeners()}

@@ -18,11 +18,11 @@ from storage.log import EventLog, Recorded
 from tests.cli import small_run as run
 
 
-async def _positions(log: EventLog, wanted: EventFilter, *, on: bool = False) -> list[str]:
+async def _positions(log: EventLog, filter_: EventFilter, *, on: bool = False) -> list[str]:
     async def is_on() -> bool:
         return True
 
-    return [r.envelope.type async for r in events(log, wanted, follow=is_on if on else None)]
+    return [r.envelope.type async for r in events(log, filter_, follow=is_on if on else None)]
 
 
 async def test_filters_narrow_each_other() -> None:
@@ -40,19 +40,19 @@ async def test_filters_narrow_each_other() -> None:
 
 async def test_it_follows_a_run_to_its_end_and_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slime_events.app.follow_events.QUIET_S", 0.05)
-    said = run.appends(run.finished(run.events()))
+    appends = run.appends(run.finished(run.events()))
     log = await run.write([])
-    await log.append(said[:5])
+    await log.append(appends[:5])
     tailing = asyncio.create_task(_positions(log, EventFilter(types=("step", "run")), on=True))
     await asyncio.sleep(0.12)
     assert not tailing.done(), "silence alone is no end"
-    await log.append(said[5:])
-    found = await asyncio.wait_for(tailing, 60)
-    assert found == ["run.started", "step.committed", "step.committed", "run.finished"]
+    await log.append(appends[5:])
+    types = await asyncio.wait_for(tailing, 60)
+    assert types == ["run.started", "step.committed", "step.committed", "run.finished"]
 
 
 async def test_a_log_that_answers_slowly_is_followed_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a run that is over silence is the end, but not before all that the log had is read."""
+    """Take silence as the end of a run that is over, but only after reading all that the log has."""
     monkeypatch.setattr("slime_events.app.follow_events.QUIET_S", 0.05)
     log = await run.small_run()
     read = log.read

@@ -1,4 +1,4 @@
-"""What a command prints is text: no escape sequence, control character or markup from outside reaches a terminal."""
+"""Print text alone: no escape sequence, control character or markup from outside reaches a terminal."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ texts = st.text(alphabet=st.one_of(st.characters(), st.sampled_from(HOSTILE + "\
 
 
 def controls(text: str) -> str:
-    """What a terminal would obey in a text, or show as something else."""
-    return "".join(one for one in text if terminal_text(one) != one)
+    """Return the characters that a terminal would obey, or show as something else."""
+    return "".join(character for character in text if terminal_text(character) != character)
 
 
 RENDERERS: dict[str, Callable[[str], str]] = {
@@ -186,7 +186,7 @@ def test_warnings_and_log_lines_are_text(capsys: pytest.CaptureFixture[str], tmp
         path = setup_logging("role", tmp_path)
         logging.getLogger("x").warning("%s", HOSTILE)
     finally:
-        for handler in [one for one in root.handlers if one not in before]:
+        for handler in [each for each in root.handlers if each not in before]:
             root.removeHandler(handler)
             handler.close()
         root.setLevel(level)
@@ -282,4 +282,6 @@ def test_a_picture_of_a_lineage_is_well_formed(text: str) -> None:
 
 def test_what_counts_as_printable_is_obeyed_by_no_terminal() -> None:
     """The short way of `one_line`."""
-    assert all(terminal_text(one) == one for one in map(chr, range(0x110000)) if one.isprintable())
+    assert all(
+        terminal_text(character) == character for character in map(chr, range(0x110000)) if character.isprintable()
+    )

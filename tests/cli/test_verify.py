@@ -23,15 +23,15 @@ async def test_a_whole_log_folds_to_the_digest_it_ended_with() -> None:
 
 
 async def test_what_is_said_after_the_end_is_no_harm() -> None:
-    said = [*finished(events()), ArchiveSealed(segment=0, first=1, last=9, sha256="aa", bytes=9, url="a")]
-    verified = await verify(await write(said))
+    events_ = [*finished(events()), ArchiveSealed(segment=0, first=1, last=9, sha256="aa", bytes=9, url="a")]
+    verified = await verify(await write(events_))
     assert verified.position == verified.events + 2
 
 
 @pytest.mark.parametrize("gone", range(1, len(events()), 3))
 async def test_a_log_without_one_of_its_events_fails(gone: int) -> None:
-    said = finished(events())
-    copy = await write(said[:gone] + said[gone + 1 :])
+    events_ = finished(events())
+    copy = await write(events_[:gone] + events_[gone + 1 :])
     with pytest.raises(LogDamaged, match=r"missing"):
         await verify(copy)
 
@@ -45,9 +45,9 @@ async def test_a_hole_in_the_positions_is_named() -> None:
 
 
 async def test_a_changed_reward_fails() -> None:
-    said = finished(events())
-    number, reward = next((n, e) for n, e in enumerate(said) if isinstance(e, RewardAssigned))
-    changed: list[Event] = list(said)
+    events_ = finished(events())
+    number, reward = next((n, e) for n, e in enumerate(events_) if isinstance(e, RewardAssigned))
+    changed: list[Event] = list(events_)
     changed[number] = msgspec.structs.replace(reward, value=0.125)
     with pytest.raises(LogDamaged, match="an event was changed"):
         await verify(await write(changed))

@@ -49,8 +49,8 @@ class Started:
 
     def ends(self) -> tuple[int, str]:
         """Its exit code, and what it has said."""
-        said = self.process.communicate(timeout=60)[1]
-        return self.process.returncode, said
+        errors = self.process.communicate(timeout=60)[1]
+        return self.process.returncode, errors
 
 
 @pytest.fixture
@@ -67,10 +67,10 @@ def test_a_command_that_says_its_code_has_it(tmp_path: Path, mark: str, body: st
 
 
 def test_a_traceback_is_no_end_without_a_word(tmp_path: Path, mark: str) -> None:
-    code, said = Started(tmp_path, mark, "raise ValueError('a fault of ours')").ends()
+    code, errors = Started(tmp_path, mark, "raise ValueError('a fault of ours')").ends()
     assert code == 1
-    assert "a fault of ours" in said
-    assert "error: the launcher" not in said
+    assert "a fault of ours" in errors
+    assert "error: the launcher" not in errors
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ def test_a_traceback_is_no_end_without_a_word(tmp_path: Path, mark: str) -> None
 def test_one_that_is_ended_from_within_is_reported_and_cleared_up(
     tmp_path: Path, mark: str, body: str, code: int
 ) -> None:
-    ended, said = Started(tmp_path, mark, f"announce_recovery('`slime-events resume y`')\nsleeper()\n{body}").ends()
+    ended, errors = Started(tmp_path, mark, f"announce_recovery('`slime-events resume y`')\nsleeper()\n{body}").ends()
     assert ended == code
-    assert [line for line in said.splitlines() if line.startswith("error: ")]
-    assert "slime-events resume y" in said
+    assert [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert "slime-events resume y" in errors
     assert left_behind(mark, 5.0) == []
 
 
@@ -113,20 +113,20 @@ def test_signals_are_passed_on_each_once(tmp_path: Path, mark: str, number: sign
         "while len(heard) < 2: time.sleep(0.01)\n"
         "return 40 + len(heard)"
     )
-    one = Started(tmp_path, mark, body)
-    one.until_ready()
-    one.process.send_signal(number)
+    started = Started(tmp_path, mark, body)
+    started.until_ready()
+    started.process.send_signal(number)
     time.sleep(0.2)
-    assert one.process.poll() is None, "one signal counts once"
-    one.process.send_signal(number)
-    assert one.ends() == (42, "")
+    assert started.process.poll() is None, "one signal counts once"
+    started.process.send_signal(number)
+    assert started.ends() == (42, "")
 
 
 def test_kill_9_of_the_parent_kills_the_child(tmp_path: Path, mark: str) -> None:
-    one = Started(tmp_path, mark, "ready()")
-    one.until_ready()
-    (child,) = psutil.Process(one.process.pid).children()
-    one.process.kill()
-    one.ends()
+    started = Started(tmp_path, mark, "ready()")
+    started.until_ready()
+    (child,) = psutil.Process(started.process.pid).children()
+    started.process.kill()
+    started.ends()
     child.wait(10)
     assert marked(mark) == []

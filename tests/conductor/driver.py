@@ -68,7 +68,7 @@ class Driver:
         self.log: list[Recorded] = []
         self.requests: dict[str, RolloutRequested] = {}
         self.ungraded: dict[str, str] = {}
-        self.asked: dict[str, int] = {}
+        self.attempts: dict[str, int] = {}
         self.begun: dict[str, list[int]] = {}
         self.boundary = 0
         self.drawn = 0
@@ -84,7 +84,7 @@ class Driver:
         apply(self.state, self.log[-1])
         if isinstance(event, RolloutRequested):
             self.requests[event.sample] = event
-            self.asked[event.sample] = len(self.log)
+            self.attempts[event.sample] = len(self.log)
         elif isinstance(event, BatchSealed) and event.suspends:
             self.boundary = len(self.log)
 
@@ -141,7 +141,7 @@ class Driver:
 
     def must_rest(self, sample: str) -> bool:
         """Whether an engine that looks at the log lets the rollout rest."""
-        return self.requests[sample].purpose is Purpose.TRAIN and self.asked[sample] < self.boundary
+        return self.requests[sample].purpose is Purpose.TRAIN and self.attempts[sample] < self.boundary
 
     def rest(self, sample: str) -> None:
         """The rollout rests with the tokens that its chunks hold."""
@@ -151,15 +151,15 @@ class Driver:
     def complete(self, sample: str) -> None:
         """The rollout ends, by the newest weights; its reward is still to come."""
         request = self.requests.pop(sample)
-        said = self.begun.pop(sample, [])
-        versions = [*said, self.state.published]
+        begun = self.begun.pop(sample, [])
+        versions = [*begun, self.state.published]
         self.ungraded[sample] = request.group
         self.say(
             made.completed(
                 sample,
                 group=request.group,
                 attempt=request.attempt,
-                start=len(said),
+                start=len(begun),
                 length=len(versions),
                 text=sample,
                 spans=tuple(WeightSpan(i, i + 1, v) for i, v in enumerate(versions)),
@@ -226,7 +226,7 @@ class Driver:
         check: Callable[[Driver], None] = lambda driver: None,
         most: int = 20_000,
     ) -> None:
-        """Let the world act in random order until the run is complete or broken; AssertionError where nobody can.
+        """Let the world act in random order until the run is complete or broken; raise AssertionError if nobody can.
 
         older: share of chunks by weights that are older than what was asked for, which no engine should give.
         """
@@ -251,7 +251,7 @@ class Driver:
 
     def _move(self, chance: random.Random, engine_fails: float, invalid: float, older: float) -> None:
         sample = chance.choice(list(self.requests))
-        said = self.begun.get(sample, [])
+        begun = self.begun.get(sample, [])
         drawn = chance.random()
         if drawn < engine_fails:
             self.fail(sample)
@@ -259,13 +259,13 @@ class Driver:
             self.fail(sample, FailureKind.INVALID)
         elif self.must_rest(sample) and chance.random() < 0.8:
             self.rest(sample)
-        elif len(said) < chunks_of(sample) and chance.random() < 0.8:
-            oldest = 0 if chance.random() < older else max(self.requests[sample].min_version, *said, 0)
+        elif len(begun) < chunks_of(sample) and chance.random() < 0.8:
+            oldest = 0 if chance.random() < older else max(self.requests[sample].min_version, *begun, 0)
             self.begin(sample, chance.randint(oldest, self.state.published))
         else:
             self.complete(sample)
 
 
 def chunks_of(sample: str) -> int:
-    """How many chunks a rollout has before its end: most have none or one, some have five."""
+    """Return how many chunks a rollout has before its end: most have none or one, some have five."""
     return (0, 0, 1, 1, 1, 2, 2, 5)[hashlib.sha256(sample.encode()).digest()[0] % 8]

@@ -1,4 +1,4 @@
-"""What holds of every driven run, whatever its order: room, fates, batches, rests."""
+"""Check what holds of every driven run, in any order: room, fates, batches, rests."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def nothing_is_lost(driver: Driver) -> None:
     rejected = {event.group: event for event in driver.events(GroupRejected)}
     assert all(event.reason for event in rejected.values())
     open_samples = {s for g in driver.state.groups.values() if g.purpose == "train" for s in g.samples}
-    asked = [event for event in driver.events(RolloutRequested) if event.purpose == "train"]
-    for event in asked:
+    requests = [event for event in driver.events(RolloutRequested) if event.purpose == "train"]
+    for event in requests:
         fates = (event.sample in trained, event.group in rejected, event.sample in open_samples - trained)
         assert sum(fates) == 1, (event.sample, fates)
-    attempts = Counter(event.sample for event in asked)
+    attempts = Counter(event.sample for event in requests)
     ended = Counter(event.sample for event in driver.events(RolloutFailed) + driver.events(RolloutSuspended))
     for sample, count in attempts.items():
         assert 0 <= count - ended[sample] <= 1, "asked for once, and once more after each failure or rest"

@@ -1,4 +1,4 @@
-"""What is said when: the turns of a step that follow each other without a pause."""
+"""Test the cycles of the conductor: the turns of a step that follow each other without a pause."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def test_without_a_filter_a_batch_and_its_acceptances_are_said_together() -> Non
         assert not driver.events(GroupAccepted)
     driver.finish_group(third.group)
     driver.settle()
-    said = [recorded.envelope.event for recorded in driver.log]
-    sealed = next(i for i, event in enumerate(said) if isinstance(event, BatchSealed))
-    assert [type(event) for event in said[sealed - 3 : sealed]] == [GroupAccepted] * 3
+    events = [recorded.envelope.event for recorded in driver.log]
+    sealed = next(i for i, event in enumerate(events) if isinstance(event, BatchSealed))
+    assert [type(event) for event in events[sealed - 3 : sealed]] == [GroupAccepted] * 3
 
 
 def test_without_a_filter_a_broken_group_still_makes_room_at_once() -> None:

@@ -82,27 +82,27 @@ def test_what_is_waited_for_in_turn() -> None:
     driver = Driver(make_plan(steps=1, groups=1, samples=2, checkpoint_every=1, eval_every=9, eval_names=("held",)))
     plan, state = driver.plan, driver.state
     evaluation = [sample for sample in driver.requests if sample.startswith("eval")]
-    said = [waits_for(RunState(run="r"), plan), waits_for(state, plan)]
+    waits = [waits_for(RunState(run="r"), plan), waits_for(state, plan)]
     driver.say(made.activated(seconds=0.0))
-    said.append(waits_for(state, plan))
+    waits.append(waits_for(state, plan))
     driver.begin("g0000-s0")
-    said.append(waits_for(state, plan))
+    waits.append(waits_for(state, plan))
     for sample in evaluation:
         driver.complete(sample)
         driver.grade(sample)
     driver.complete("g0000-s0")
-    said.append(waits_for(state, plan))
+    waits.append(waits_for(state, plan))
     driver.complete("g0000-s1")
-    said.append(waits_for(state, plan))
+    waits.append(waits_for(state, plan))
     for sample in ("g0000-s0", "g0000-s1"):
         driver.grade(sample)
-    said.append(waits_for(state, plan))
+    waits.append(waits_for(state, plan))
     driver.settle()
-    said.append(waits_for(state, plan))
+    waits.append(waits_for(state, plan))
     driver.plan = make_plan(steps=1, groups=1, samples=2)
     driver.commit()
-    said.append(waits_for(state, plan))
-    assert said == [
+    waits.append(waits_for(state, plan))
+    assert waits == [
         "the trainer to publish version 0",
         "an engine to activate version 0",
         "4 samples to be generated",
@@ -142,9 +142,9 @@ def test_a_group_that_is_too_old_for_its_place(in_order: bool) -> None:
     assert stale(group_of(3), young[:1], state, plan) is None, "the last step that may train it"
     second = stale(group_of(3), young, state, plan)
     assert (second is None) is not in_order, "out of order it goes before the younger"
-    found = stale(group_of(2), young[:1], state, plan)
-    assert found is not None
-    assert found.figures == {"oldest_version": 2, "step": 4, "behind": 2, "bound": 1}
+    verdict = stale(group_of(2), young[:1], state, plan)
+    assert verdict is not None
+    assert verdict.figures == {"oldest_version": 2, "step": 4, "behind": 2, "bound": 1}
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_group_that_is_too_old_for_its_place(in_order: bool) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("may_retry", [False, True])
 def test_a_group_has_ended(phases: str, may_retry: bool, ended: bool) -> None:
-    """With the last of its samples, graded or not; what may be tried again has not."""
+    """End a group with the last of its samples, graded or not; a sample that may be retried has not ended."""
     samples = {
         name: SampleState(sample=name, phase=SamplePhase[phase], failed_as=FailureKind.ENGINE, failures=1)
         for name, phase in zip(("g-s0", "g-s1"), phases.split(), strict=False)
@@ -171,9 +171,9 @@ def test_a_group_that_is_too_old_is_rejected() -> None:
     driver = Driver(make_plan(groups=1, samples=1))
     driver.finish_group("g0000")
     driver.state.next_step = 1
-    (found,) = verdicts(driver.state, driver.plan, keep_all)
-    assert isinstance(found, GroupRejected)
-    assert (found.cause, found.samples, found.rewards) == (RejectionCause.STALE, ("g0000-s0",), (1.0,))
+    (verdict,) = verdicts(driver.state, driver.plan, keep_all)
+    assert isinstance(verdict, GroupRejected)
+    assert (verdict.cause, verdict.samples, verdict.rewards) == (RejectionCause.STALE, ("g0000-s0",), (1.0,))
 
 
 def test_a_group_that_is_broken_and_too_old_is_broken() -> None:
@@ -181,9 +181,9 @@ def test_a_group_that_is_broken_and_too_old_is_broken() -> None:
     driver = Driver(make_plan(groups=1, samples=1, max_attempts=1))
     driver.fail("g0000-s0")
     driver.state.next_step = 9
-    (found,) = verdicts(driver.state, driver.plan, keep_all)
-    assert isinstance(found, GroupRejected)
-    assert (found.cause, found.samples) == (RejectionCause.ROLLOUT_FAILED, ("g0000-s0",))
+    (verdict,) = verdicts(driver.state, driver.plan, keep_all)
+    assert isinstance(verdict, GroupRejected)
+    assert (verdict.cause, verdict.samples) == (RejectionCause.ROLLOUT_FAILED, ("g0000-s0",))
 
 
 def test_a_batch_s_digest_is_of_its_step_and_every_line() -> None:

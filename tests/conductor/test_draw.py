@@ -1,4 +1,4 @@
-"""What is drawn and asked for: how many groups, which rollouts again, and by which weights and seeds."""
+"""Test what is drawn and requested: how many groups, which rollouts again, and by which weights and seeds."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from tests.conductor.test_decisions import state_of
 
 
 @pytest.mark.parametrize(
-    ("draw", "open_", "asked"),
+    ("draw", "open_", "count"),
     [(None, 0, 4), (None, 3, 1), (None, 4, 0), (None, 5, 0), (3, 0, 6), (3, 1, 3), (3, 2, 3), (3, 3, 3), (3, 4, 0)],
 )
-def test_groups_to_ask_for(draw: int | None, open_: int, asked: int) -> None:
+def test_groups_to_ask_for(draw: int | None, open_: int, count: int) -> None:
     plan = make_plan(steps=9, groups=2, max_staleness=1, draw=draw)
     state = state_of(0, counts=Counts(groups_requested=open_))
-    assert groups_to_request(state, plan) == asked
+    assert groups_to_request(state, plan) == count
 
 
-@pytest.mark.parametrize(("next_step", "open_", "asked"), [(3, 0, 4), (4, 0, 2), (4, 1, 1), (4, 2, 0), (5, 0, 0)])
-def test_never_more_than_the_run_still_needs(next_step: int, open_: int, asked: int) -> None:
-    """Of five steps of two groups; groups of sealed batches are open, and no longer needed."""
+@pytest.mark.parametrize(("next_step", "open_", "count"), [(3, 0, 4), (4, 0, 2), (4, 1, 1), (4, 2, 0), (5, 0, 0)])
+def test_never_more_than_the_run_still_needs(next_step: int, open_: int, count: int) -> None:
+    """Request for five steps of two groups; groups of sealed batches are open, and no longer needed."""
     plan = make_plan(steps=5, groups=2, max_staleness=3)
     sealed = {2: SealedState(groups=("a", "b"), digest="")}
     state = state_of(2, next_step=next_step, counts=Counts(groups_requested=open_ + 2), sealed=sealed)
-    assert groups_to_request(state, plan) == asked
+    assert groups_to_request(state, plan) == count
 
 
 def test_nothing_is_asked_for_while_rollouts_rest() -> None:
@@ -50,7 +50,7 @@ def test_nothing_is_asked_for_while_rollouts_rest() -> None:
 @pytest.mark.parametrize("draw", [None, 3])
 @pytest.mark.parametrize("open_", [4, 5])
 def test_what_no_step_needs_is_not_drawn(draw: int | None, open_: int) -> None:
-    """Of four steps two are left, for which there are groups enough; and there is room for more."""
+    """Draw nothing for the last two of four steps, which have enough groups, although there is room for more."""
     plan = make_plan(steps=4, groups=2, max_staleness=5, draw=draw)
     assert groups_to_request(state_of(2, next_step=2, counts=Counts(groups_requested=open_)), plan) == 0
 
@@ -61,22 +61,22 @@ def test_training_asks_for_published_weights_and_samples_as_training() -> None:
     )
     state = state_of(3, next_step=3)
     state.published = 2
-    _, *asked = with_requests([prompt("a")], state, plan)
-    assert len(asked) == 2
-    for request in asked:
+    _, *requests = with_requests([prompt("a")], state, plan)
+    assert len(requests) == 2
+    for request in requests:
         assert isinstance(request, RolloutRequested)
         assert (request.min_version, request.sampling, request.purpose) == (2, SAMPLING, Purpose.TRAIN)
         assert (request.seed, request.attempt) == (sample_seed(plan.seed, request.sample), 0)
-    assert [request.entity() for request in asked] == ["a-s0", "a-s1"]
+    assert [request.entity() for request in requests] == ["a-s0", "a-s1"]
 
 
 def test_what_agents_make_is_marked() -> None:
     state = state_of(1)
     state.published = 0
     for agents in (True, False):
-        _, *asked = with_requests([prompt("a")], state, make_plan(groups=1, samples=2, agents=agents))
+        _, *requests = with_requests([prompt("a")], state, make_plan(groups=1, samples=2, agents=agents))
         maker = Maker.AGENT if agents else Maker.ENGINE
-        assert [isinstance(one, RolloutRequested) and one.maker for one in asked] == [maker, maker]
+        assert [isinstance(request, RolloutRequested) and request.maker for request in requests] == [maker, maker]
 
 
 def prompt(group: str, *, seen: int = 0) -> PromptSubmitted:
@@ -87,8 +87,8 @@ def test_what_is_drawn_is_asked_for_as_far_as_there_is_room() -> None:
     plan, state = make_plan(groups=3, samples=1), state_of(0, waiting=["before"])
     state.groups["before"] = GroupState(group="before", prompt=pack_tokens([1]))
     events = with_requests([prompt("a"), prompt("b"), prompt("c")], state, plan)
-    asked = [event.group for event in events if isinstance(event, RolloutRequested)]
-    assert asked == ["a", "b"], "one place is for who waits"
+    groups = [event.group for event in events if isinstance(event, RolloutRequested)]
+    assert groups == ["a", "b"], "one place is for who waits"
     assert with_requests([prompt("a", seen=1)], state, plan) == [prompt("a", seen=1)]
 
 
@@ -109,7 +109,7 @@ def test_what_is_asked_for_again_is_the_same_rollout(purpose: Purpose, rested: b
         driver.rest("g0000-s2")
     else:
         driver.fail("g0000-s2")
-    again = [one for one in requests_again(driver.state, plan, training=True) if one.sample == "g0000-s2"]
+    again = [request for request in requests_again(driver.state, plan, training=True) if request.sample == "g0000-s2"]
     sampling = SAMPLING if purpose is Purpose.TRAIN else EVAL_SAMPLING
     expected = msgspec.structs.replace(
         first, attempt=1, purpose=purpose, sampling=sampling, min_version=5 if rested else 0, mask_older=rested
@@ -135,8 +135,8 @@ def test_attempts_of_an_engine_that_fails(failures: int) -> None:
     for _ in range(failures):
         driver.fail("g0000-s0")
         again = requests_again(driver.state, driver.plan, training=True)
-        for one in again:
-            driver.say(one)
+        for request in again:
+            driver.say(request)
     assert bool(again) is (failures < 3)
     if again:
         driver.fail("g0000-s0", FailureKind.TOO_LONG)
@@ -161,4 +161,4 @@ def test_a_seed_is_of_its_run_and_sample() -> None:
 
 
 SEEDS = (124698815, 875644327)
-"""For ever: a recorded run is decided the same again."""
+"""Keep the values: a recorded run is decided the same again."""

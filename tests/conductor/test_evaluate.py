@@ -86,15 +86,15 @@ def test_the_end_waits_for_the_checkpoint() -> None:
 @pytest.mark.parametrize("how", ["rollout", "reward"])
 def test_what_failed_counts_nothing(how: str) -> None:
     driver = Driver(plan_of(max_attempts=1))
-    one, *others = [sample for sample in driver.requests if sample.startswith("eval-held-v0")]
+    failed, *others = [sample for sample in driver.requests if sample.startswith("eval-held-v0")]
     for sample in others:
         driver.complete(sample)
         driver.grade(sample, 1.0)
     if how == "rollout":
-        driver.fail(one, FailureKind.TOO_LONG)
+        driver.fail(failed, FailureKind.TOO_LONG)
     else:
-        driver.complete(one)
-        driver.grade(one, None)
+        driver.complete(failed)
+        driver.grade(failed, None)
     driver.settle()
     (done,) = driver.events(EvalCompleted)
     assert (done.mean, done.samples, done.failed) == (0.5, 2, 1)
@@ -125,7 +125,7 @@ def test_what_an_evaluation_says() -> None:
     ],
 )
 def test_pass_rates_are_unbiased(first: list[float], second: list[float | None], rates: dict[str, float]) -> None:
-    """Of two questions with three answers each; a reward of exactly 1 is right, and what failed is wrong."""
+    """Count two questions with three answers each; a reward of exactly 1 is right, and a failure is wrong."""
     driver = Driver(make_plan(steps=5, eval_every=5, eval_names=("held",), eval_samples=3))
     for question, rewards in enumerate((first, second)):
         for index, reward in enumerate(rewards):

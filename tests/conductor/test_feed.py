@@ -1,4 +1,4 @@
-"""What a turn takes from its feed: prompts of a branch, evaluations, and what a new conductor says first."""
+"""Test what a turn takes from its feed: prompts of a branch, evaluations, and the first events of a new conductor."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Rows:
         return [BAD]
 
     def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
-        found: list[Prompted] = []
+        rows: list[Prompted] = []
         for offset in range(cursors.get("f", 0), 10):
             if count:
-                found.append(row(offset, bad=offset in self.bad))
-                count -= isinstance(found[-1], PromptSubmitted)
-        return found
+                rows.append(row(offset, bad=offset in self.bad))
+                count -= isinstance(rows[-1], PromptSubmitted)
+        return rows
 
     def evaluation(self, name: str, version: int) -> list[Prompted]:
         source = Source(path=name, offset=0)
@@ -83,7 +83,7 @@ def branch(**passed: tuple[int, ...]) -> RunState:
 def test_a_branch_passes_over_what_its_parent_was_done_with(
     passed: dict[str, tuple[int, ...]], bad: Sequence[int], count: int, drawn: list[int]
 ) -> None:
-    """And goes on until it has enough usable ones, or there are no more."""
+    """Continue until it has enough usable ones, or there are no more."""
     state = branch(**passed)
     assert offsets(draw(state, count, Rows(bad))) == drawn
     assert state.cursors == {"f": 2}, "the state is not changed by a decision"
@@ -117,19 +117,19 @@ def test_the_recovery_events_of_a_new_conductor() -> None:
     driver = Driver(make_plan(groups=1, samples=2))
     driver.state.evals = {"held-v3": EvalState(dataset="held", version=3)}
     del driver.state.groups["g0000"].samples["g0000-s1"]
-    said = recovery_events(driver.state, driver.plan, Rows())
-    assert said[0] == BAD
-    assert [event.entity() for event in said[1:] if isinstance(event, RolloutRequested)] == [
+    events = recovery_events(driver.state, driver.plan, Rows())
+    assert events[0] == BAD
+    assert [event.entity() for event in events[1:] if isinstance(event, RolloutRequested)] == [
         "g0000-s1", "eval-held-v3-s0",
     ]  # fmt: skip
-    assert said[2:] == evaluation("held", 3, driver.plan, Rows())
+    assert events[2:] == evaluation("held", 3, driver.plan, Rows())
 
 
 def test_a_turn_is_decisions_then_prompts_then_evaluations() -> None:
     plan = make_plan(groups=2, samples=1, eval_every=1, eval_names=("held",))
     state = RunState(run="r", phase=RunPhase.RUNNING, version=0, published=0)
-    said = run_cycle(state, plan, keep_all, lambda raw, _: list(raw), Rows(bad=(0,)))
-    assert [type(event) for event in said[:5]] == [
+    events = run_cycle(state, plan, keep_all, lambda raw, _: list(raw), Rows(bad=(0,)))
+    assert [type(event) for event in events[:5]] == [
         PromptRejected, PromptSubmitted, RolloutRequested, PromptSubmitted, RolloutRequested,
     ]  # fmt: skip
-    assert said[5:] == evaluation("held", 0, plan, Rows())
+    assert events[5:] == evaluation("held", 0, plan, Rows())

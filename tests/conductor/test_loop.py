@@ -45,8 +45,8 @@ def test_in_prompt_order_a_group_waits_for_those_before_it(in_order: bool, first
     assert [event.group for event in driver.events(GroupAccepted)] == first
     driver.finish_group("g0000")
     driver.settle()
-    said = [event.group for event in driver.events(GroupAccepted)]
-    assert said == (["g0000", "g0001"] if in_order else ["g0001", "g0000"])
+    groups = [event.group for event in driver.events(GroupAccepted)]
+    assert groups == (["g0000", "g0001"] if in_order else ["g0001", "g0000"])
 
 
 def test_surplus_goes_into_the_next_step() -> None:
@@ -76,7 +76,7 @@ def test_retries_then_rejection() -> None:
     assert "g0000-s0: broke" in rejected.reason
     assert "g0003-s0" in driver.requests, "another prompt takes its place"
     seeds = {r.seed for r in driver.events(RolloutRequested) if r.sample == "g0000-s0"}
-    assert len(seeds) == 1, "an attempt goes on with the seed of the first"
+    assert len(seeds) == 1, "an attempt keeps the seed of the first"
 
 
 def test_a_group_with_a_failed_rollout_needs_no_more_rewards() -> None:

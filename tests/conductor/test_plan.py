@@ -124,7 +124,7 @@ def test_a_plan_needs_its_number_of_steps() -> None:
      (5, 0, 1, 2), (7, 1, 2, 4), (8, 0, 1, 3)],
 )  # fmt: skip
 def test_versions_that_a_sample_may_be_behind(draw: int | None, staleness: int, publish_every: int, bound: int) -> None:
-    """Of three groups a step: a draw of four leaves one over for the next step, as one of two may."""
+    """Allow for three groups a step: a draw of four leaves one over for the next step, as one of two may."""
     plan = plan_of(groups=3, draw=draw, max_staleness=staleness, publish_every=publish_every)
     assert (plan.staleness_bound, plan.ahead) == (bound, bound + 1)
     assert plan.room == 3 * (1 + staleness)

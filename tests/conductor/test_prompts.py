@@ -1,4 +1,4 @@
-"""Where prompts come from: files epoch after epoch, a user's own source, and what is drawn by the log."""
+"""Test the sources of prompts: files epoch after epoch, a user's own source, and what is drawn by the log."""
 
 from __future__ import annotations
 
@@ -39,14 +39,18 @@ def test_a_file_epoch_after_epoch(tmp_path: Path) -> None:
     feed = make_feed(tmp_path, ["a", "b"], {"held": ["x", {"input": 7}, "y"]})
     url = (tmp_path / "train.jsonl").as_posix()
     drawn = feed.take({}, 5)
-    assert [(one.source.offset, one.source.epoch, one.source.row) for one in drawn] == [
+    assert [(event.source.offset, event.source.epoch, event.source.row) for event in drawn] == [
         (0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1), (4, 2, 0),
     ]  # fmt: skip
-    assert [one.group for one in drawn if isinstance(one, PromptSubmitted)][2] == "train-1-000000"
+    assert [event.group for event in drawn if isinstance(event, PromptSubmitted)][2] == "train-1-000000"
     assert feed.take({drawn[0].source.path: 3}, 2) == drawn[3:]
     assert drawn[0].source.path.endswith(url)
     for _ in range(2):
-        assert [type(one) for one in feed.evaluation("held", 3)] == [PromptSubmitted, PromptRejected, PromptSubmitted]
+        assert [type(event) for event in feed.evaluation("held", 3)] == [
+            PromptSubmitted,
+            PromptRejected,
+            PromptSubmitted,
+        ]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +67,7 @@ def test_a_prompt_leaves_room_for_an_answer(
         DataSettings(prompt_data=str(tmp_path / "p.jsonl")), EvalSettings(), RolloutSettings(**lengths), ""
     )
     first = feed.take({}, len(fits) + 1)
-    texts = [one.text for one in first if isinstance(one, PromptSubmitted) and one.source.epoch == 0]
+    texts = [event.text for event in first if isinstance(event, PromptSubmitted) and event.source.epoch == 0]
     assert texts[-1] == fits
 
 
@@ -78,9 +82,9 @@ def test_only_a_prompt_waits_for_the_tokenizer(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(prompts, "load_tokenizer", load)
     data = DataSettings(prompt_data=str(tmp_path / "p.jsonl"))
     feed = PromptFeed.open(data, EvalSettings(), RolloutSettings(), "", ahead=True)
-    assert [one.source.line for one in feed.malformed()] == [2]
+    assert [event.source.line for event in feed.malformed()] == [2]
     loads.set()
-    assert [type(one) for one in feed.take({}, 1)] == [PromptSubmitted]
+    assert [type(event) for event in feed.take({}, 1)] == [PromptSubmitted]
 
 
 @pytest.mark.parametrize("mask", TYPES)
@@ -88,7 +92,7 @@ def test_only_a_prompt_waits_for_the_tokenizer(tmp_path: Path, monkeypatch: pyte
 def test_chats_to_train_on_are_read_with_a_tokenizer_that_is_loaded_meanwhile(
     tmp_path: Path, mask: str, ahead: bool
 ) -> None:
-    """A real one: what stands for it until then has none of its methods."""
+    """Load a real one: its placeholder has none of its methods."""
     rows = [{"messages": [{"role": "user", "content": f"{n}+1"}, {"role": "assistant", "content": str(n + 1)}]}
             for n in range(3)]  # fmt: skip
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -97,10 +101,10 @@ def test_chats_to_train_on_are_read_with_a_tokenizer_that_is_loaded_meanwhile(
     )
     feed = PromptFeed.open(data, EvalSettings(), RolloutSettings(), str(BASE), ahead=ahead)
     drawn = feed.take({}, 3)
-    assert [type(one) for one in drawn] == [PromptSubmitted] * 3, drawn
-    tokens = [one.tokens for one in drawn if isinstance(one, PromptSubmitted)]
+    assert [type(event) for event in drawn] == [PromptSubmitted] * 3, drawn
+    tokens = [event.tokens for event in drawn if isinstance(event, PromptSubmitted)]
     now = PromptFeed.open(data, EvalSettings(), RolloutSettings(), str(BASE)).take({}, 3)
-    assert tokens == [one.tokens for one in now if isinstance(one, PromptSubmitted)]
+    assert tokens == [event.tokens for event in now if isinstance(event, PromptSubmitted)]
 
 
 @pytest.mark.parametrize("template", [True, False])
@@ -113,14 +117,14 @@ def test_every_way_to_a_prompt_is_the_same_with_a_tokenizer_that_is_loaded_meanw
 
     def read(sampler_name: Any, *, ahead: bool) -> list[Any]:
         data = DataSettings(prompt_data=path, apply_chat_template=template, prompt_sampler=sampler_name)
-        asked = EvalSettings(eval_prompt_data=["held", path])
-        feed = PromptFeed.open(data, asked, RolloutSettings(), str(BASE), ahead=ahead)
+        eval_settings = EvalSettings(eval_prompt_data=["held", path])
+        feed = PromptFeed.open(data, eval_settings, RolloutSettings(), str(BASE), ahead=ahead)
         outside = OutsidePrompts(data, feed.tokenizer, 20).submitted(InboxPrompt(key="k", prompt="1+1"))
         return [*feed.take({}, 4), *feed.evaluation("held", 1), outside]
 
     for name in ("file", "curriculum"):
         assert read(name, ahead=True) == read(name, ahead=False)
-        assert {type(one) for one in read(name, ahead=True)} == {PromptSubmitted}
+        assert {type(event) for event in read(name, ahead=True)} == {PromptSubmitted}
 
 
 def test_a_tokenizer_that_cannot_be_loaded_is_no_fault_of_a_chat(tmp_path: Path) -> None:
@@ -144,13 +148,13 @@ class Mine:
     """Three groups at a time; every prompt that is a multiple of three is too long."""
 
     def __init__(self, args: Any) -> None:
-        self.given = 0
+        self.count = 0
 
     def get_samples(self, count: int) -> list[list[Sample]]:
-        if self.given >= 6:
+        if self.count >= 6:
             return []
-        self.given += 3
-        return [[Sample(prompt="x" * (9 if n % 3 == 0 else 1))] for n in range(self.given - 3, self.given)]
+        self.count += 3
+        return [[Sample(prompt="x" * (9 if n % 3 == 0 else 1))] for n in range(self.count - 3, self.count)]
 
 
 @pytest.fixture
@@ -162,19 +166,19 @@ def mine(monkeypatch: pytest.MonkeyPatch) -> UserDataSource:
 def test_a_user_s_source_is_drawn_from_in_its_order(mine: UserDataSource) -> None:
     """Refused prompts do not count; what it gave at once and was not drawn is kept."""
     first = mine.take({}, 1)
-    assert [(type(one), one.source.offset) for one in first] == [(PromptRejected, 0), (PromptSubmitted, 1)]
-    assert {one.source.seen for one in first} == {1}, "also at the log's beginning it says that it follows from it"
+    assert [(type(event), event.source.offset) for event in first] == [(PromptRejected, 0), (PromptSubmitted, 1)]
+    assert {event.source.seen for event in first} == {1}, "also at the log's beginning it says that it follows from it"
     mine.position = 9
     second = mine.take({"m:Mine": 2}, 2)
-    assert [(one.source.offset, one.source.seen) for one in second] == [(2, 9), (3, 9), (4, 9)]
-    assert [one.source.offset for one in mine.take({"m:Mine": 5}, 9)] == [5], "it has no more"
+    assert [(event.source.offset, event.source.seen) for event in second] == [(2, 9), (3, 9), (4, 9)]
+    assert [event.source.offset for event in mine.take({"m:Mine": 5}, 9)] == [5], "it has no more"
 
 
 def test_a_feed_tells_the_source_how_far_the_log_was_read(tmp_path: Path, mine: UserDataSource) -> None:
     feed = PromptFeed(None, {}, DataSettings(), Letters(), mine)
     last = Driver(make_plan()).log[-1]
     feed.observe(last)
-    assert {one.source.seen for one in feed.take({}, 1)} == {last.position}
+    assert {event.source.seen for event in feed.take({}, 1)} == {last.position}
 
 
 @pytest.mark.parametrize("agents", [True, False])
@@ -221,7 +225,7 @@ def sampler(source: PromptSource | None, archive: ArchivedPrompts | None, seed: 
 def test_new_rows_are_those_that_were_never_drawn(tmp_path: Path) -> None:
     source = rows_of(tmp_path, 4)
     drawn = sampler(source, None, prompt_sampler="curriculum", curriculum_new=1.0)
-    assert [one.source.row for one in drawn.take({}, 5)] == [0, 1, 2, 3, 0]
+    assert [event.source.row for event in drawn.take({}, 5)] == [0, 1, 2, 3, 0]
     drawn.draws.of(source.url, 1).times = 1
     assert drawn.take({}, 1)[0].source.row == 2
 

@@ -30,14 +30,16 @@ def driver() -> Driver:
 
 
 def test_each_request_names_the_recorded_sample_that_answers_it(driver: Driver) -> None:
-    asked = {one.sample: (one.maker, one.recalls, one.min_version) for one in driver.events(RolloutRequested)}
+    recalled = {
+        event.sample: (event.maker, event.recalls, event.min_version) for event in driver.events(RolloutRequested)
+    }
     recorded = Maker.RECORDED
-    assert (asked["mine-s0"], asked["mine-s1"]) == ((recorded, "x-s0", -2), (recorded, "x-s1", -2))
-    assert asked["fresh-s0"] == (Maker.ENGINE, "", 0)
+    assert (recalled["mine-s0"], recalled["mine-s1"]) == ((recorded, "x-s0", -2), (recorded, "x-s1", -2))
+    assert recalled["fresh-s0"] == (Maker.ENGINE, "", 0)
 
 
 def test_what_is_to_be_read_is_what_was_asked_for_and_has_not_come(driver: Driver) -> None:
-    assert [(one.sample.sample, one.recorded) for one in reused_rollouts_due(driver.state)] == [
+    assert [(due.sample.sample, due.recorded) for due in reused_rollouts_due(driver.state)] == [
         ("mine-s0", "x-s0"),
         ("mine-s1", "x-s1"),
     ]

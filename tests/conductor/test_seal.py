@@ -61,10 +61,10 @@ DONE = SamplePhase.GRADED
 
 def test_what_a_batch_says() -> None:
     state = state_with(("a", 3, DONE), ("b", 2, DONE), ("c", 3, DONE))
-    found = sealed(state, make_plan(steps=9, groups=2, max_staleness=1))
+    batch = sealed(state, make_plan(steps=9, groups=2, max_staleness=1))
     samples, rewards, raw = ("a-s0", "b-s0", "b-s1"), (10.0, 20.5, 21.0), (0.0, 1.0, 2.0)
     digest = batch_digest(3, list(zip(samples, ("d0", "d0", "d1"), rewards, strict=True)))
-    assert found == BatchSealed(
+    assert batch == BatchSealed(
         step=3, groups=("a", "b"), samples=samples, rewards=rewards, raw_rewards=raw, digest=digest, oldest_version=2
     )
 
@@ -80,9 +80,9 @@ def test_neither_ahead_of_the_bound_nor_beyond_the_end(next_step: int, steps: in
 @pytest.mark.parametrize(("in_order", "groups"), [(True, ("a", "b")), (False, ("b", "c"))])
 def test_out_of_order_the_oldest_go_first(in_order: bool, groups: tuple[str, ...]) -> None:
     state = state_with(("a", 3, DONE), ("b", 2, DONE), ("c", 2, DONE))
-    found = sealed(state, make_plan(steps=9, groups=2, max_staleness=1, in_prompt_order=in_order))
-    assert found is not None
-    assert found.groups == groups
+    batch = sealed(state, make_plan(steps=9, groups=2, max_staleness=1, in_prompt_order=in_order))
+    assert batch is not None
+    assert batch.groups == groups
 
 
 ACCEPTED = made.accepted("b")
@@ -96,24 +96,24 @@ def test_what_was_accepted_in_this_turn_fills_a_batch(
     decided: Sequence[GroupAccepted | GroupRejected], groups: tuple[str, ...] | None
 ) -> None:
     state = state_with(("a", 3, DONE), ("b", 3, SamplePhase.COMPLETED))
-    found = sealed(state, make_plan(steps=9, groups=2), decided)
-    assert (found.groups if found else None) == groups
+    batch = sealed(state, make_plan(steps=9, groups=2), decided)
+    assert (batch.groups if batch else None) == groups
 
 
 @pytest.mark.parametrize("dropped", [False, True])
 def test_a_group_that_would_be_too_late_holds_the_batch_back(dropped: bool) -> None:
     """Unless it was decided in this very turn."""
     state = state_with(("a", 3, DONE), ("b", 3, LATE))
-    found = sealed(state, make_plan(steps=9, groups=1), (REJECTED,) if dropped else ())
-    assert (found is not None) is dropped
+    batch = sealed(state, make_plan(steps=9, groups=1), (REJECTED,) if dropped else ())
+    assert (batch is not None) is dropped
 
 
 @pytest.mark.parametrize(("oldest", "is_sealed"), [(3, False), (4, True)])
 def test_surplus_has_to_be_in_time_beside_the_late(oldest: int, is_sealed: bool) -> None:
     """Step 4 takes one of `b`, which is accepted, and `c`, which is late; step 5 the other."""
     state = state_with(("a", 3, DONE), ("b", 3, DONE), ("c", oldest, LATE))
-    found = sealed(state, make_plan(steps=9, groups=1, max_staleness=1, in_prompt_order=False))
-    assert (found is not None) is is_sealed
+    batch = sealed(state, make_plan(steps=9, groups=1, max_staleness=1, in_prompt_order=False))
+    assert (batch is not None) is is_sealed
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_surplus_has_to_be_in_time_beside_the_late(oldest: int, is_sealed: bool)
     ],
 )  # fmt: skip
 def test_a_batch_suspends_what_is_under_way(partial: bool, phase: SamplePhase, suspends: bool) -> None:
-    """Where no further one may be sealed before the commit."""
+    """Suspend if no further batch may be sealed before the commit."""
     state = state_with(("a", 3, DONE), ("b", 4, phase))
     plan = make_plan(steps=9, groups=1, partial_rollout=partial)
-    assert [found.suspends for found in seal(state, plan, (), halves)] == [suspends]
+    assert [batch.suspends for batch in seal(state, plan, (), halves)] == [suspends]
     ahead = make_plan(steps=9, groups=1, max_staleness=1, partial_rollout=partial)
-    assert [found.suspends for found in seal(state, ahead, (), halves)] == [False]
+    assert [batch.suspends for batch in seal(state, ahead, (), halves)] == [False]

@@ -1,4 +1,4 @@
-"""What rests at a step boundary, until when, and what a commit that is half read does."""
+"""Test what rests at a step boundary, until when, and the effect of a commit that is half read."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ def test_between_the_halves_of_a_commit_nothing_is_decided() -> None:
     assert decide(state, driver.plan, keep_all, as_they_are) == []
     assert prompts_to_draw(state, driver.plan) == 0
     apply(state, driver.log[position + 1])
-    (asked,) = decide(state, driver.plan, keep_all, as_they_are)
-    assert isinstance(asked, RolloutRequested)
-    assert (asked.group, asked.min_version) == ("g0001", 1)
+    (request,) = decide(state, driver.plan, keep_all, as_they_are)
+    assert isinstance(request, RolloutRequested)
+    assert (request.group, request.min_version) == ("g0001", 1)
 
 
 @pytest.mark.parametrize(

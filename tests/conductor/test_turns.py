@@ -1,4 +1,4 @@
-"""Whose prompts are requested next: shares hold, no turn is lost, and a replay comes to the same."""
+"""Test whose prompts are requested next: shares hold, no turn is lost, and a replay gets the same result."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ async def test_a_run_with_shares_is_decided_again_as_it_was(tmp_path: Path) -> N
             assert (await simulation.inbox.accept(json.dumps(prompts).encode(), None, source)).accepted
         simulation.start_engine(Script(chunk=8))
         assert await simulation.finish() is RunPhase.FINISHED
-        requested = [one.group for one in simulation.events(RolloutRequested)]
-        share = {one.group: one.share or "file" for one in simulation.events(PromptSubmitted)}
+        requested = [event.group for event in simulation.events(RolloutRequested)]
+        share = {event.group: event.share or "file" for event in simulation.events(PromptSubmitted)}
         for step in range(1, plan.steps):  # the first may have begun before the prompts were there
             batch = Counter(share[group] for group in requested[step * 4 : step * 4 + 4])
             assert batch == {"quiz": 2, "file": 1, "other": 1}

@@ -1,4 +1,4 @@
-"""What settings exclude, what they imply, and that both are said."""
+"""Test settings that exclude or imply others, and the messages about both."""
 
 from __future__ import annotations
 
@@ -250,10 +250,12 @@ def test_what_follows_from_what_was_set() -> None:
     notes = "\n".join(parsed.notes)
     assert "grpo_std_normalization is off" in notes
     assert "max_staleness is 2" in notes
-    again, said = derive(settings)
+    again, repeated = derive(settings)
     assert again == settings
-    assert [note for note in parsed.notes if note in said] == list(said), "what holds is said again, a change is not"
-    assert len(said) < len(parsed.notes)
+    assert [note for note in parsed.notes if note in repeated] == list(repeated), (
+        "derive() repeats a note that still holds, and no change"
+    )
+    assert len(repeated) < len(parsed.notes)
 
 
 @pytest.mark.parametrize(
@@ -278,8 +280,8 @@ def test_what_was_given_stays(line: str, component: str, field: str, value: obje
 
 def test_engine_and_trainer_may_begin_with_different_folders() -> None:
     def checkpoints(engine: str, trainer: str) -> tuple[str | None, str | None]:
-        given = made.settings(engine={"hf_checkpoint": engine}, trainer={"hf_checkpoint": trainer})
-        settings, _ = derive(given)
+        original = made.settings(engine={"hf_checkpoint": engine}, trainer={"hf_checkpoint": trainer})
+        settings, _ = derive(original)
         return settings.engine.hf_checkpoint, settings.trainer.hf_checkpoint
 
     assert checkpoints("e", "t") == ("e", "t")
@@ -296,17 +298,17 @@ def test_sequence_parallelism_needs_tensor_parallelism(size: int, on: bool) -> N
 
 
 def test_an_evaluation_is_as_training_where_it_was_not_told_otherwise() -> None:
-    given = "--rollout-temperature 0.7 --rollout-top-p 0.8 --rollout-top-k 5 --rollout-max-response-len 9 "
-    given += "--input-key question --label-key answer"
+    flags = "--rollout-temperature 0.7 --rollout-top-p 0.8 --rollout-top-k 5 --rollout-max-response-len 9 "
+    flags += "--input-key question --label-key answer"
     names = ("temperature", "top_p", "top_k", "max_response_len", "input_key", "label_key")
 
     def evaluated(line: str) -> tuple[object, ...]:
-        evaluation = parse_train(shlex.split(f"{LEAST} {given} {line}")).settings.evaluation
+        evaluation = parse_train(shlex.split(f"{LEAST} {flags} {line}")).settings.evaluation
         return tuple(getattr(evaluation, f"eval_{name}") for name in names)
 
     assert evaluated("") == (0.7, 0.8, 5, 9, "question", "answer")
-    told = "--eval-temperature 0 --eval-top-p 0.5 --eval-top-k 1 --eval-max-response-len 3 "
-    assert evaluated(told + "--eval-input-key q --eval-label-key a") == (0.0, 0.5, 1, 3, "q", "a")
+    eval_flags = "--eval-temperature 0 --eval-top-p 0.5 --eval-top-k 1 --eval-max-response-len 3 "
+    assert evaluated(eval_flags + "--eval-input-key q --eval-label-key a") == (0.0, 0.5, 1, 3, "q", "a")
 
 
 def test_missing_paths_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +357,7 @@ def test_a_bound_that_is_not_what_its_flag_says_is_said(line: str, bound: int | 
 
 
 def test_a_supervised_run_of_slime_s_flags_has_no_engines() -> None:
-    """As in slime's script for supervised fine-tuning."""
+    """Use the flags of slime's script for supervised fine-tuning."""
     line = (
         "--hf-checkpoint model --num-epoch 3 --prompt-data chats.jsonl --input-key messages --rollout-shuffle "
         "--rollout-function-path slime.rollout.sft_rollout.generate_rollout --loss-type sft_loss "

@@ -1,4 +1,4 @@
-"""What slime's debug flags make of a whole command line."""
+"""Test slime's debug flags in whole command lines."""
 
 from __future__ import annotations
 

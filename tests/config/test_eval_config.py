@@ -92,9 +92,9 @@ def test_what_is_recorded_needs_no_file() -> None:
 
 def test_a_secret_in_a_path_is_recorded_by_its_name() -> None:
     text = "datasets: [{name: a, path: 'https://me:hunter22@host/a.jsonl'}]"
-    (one,) = parse(text).settings.evaluation.eval_sets.values()
-    assert "hunter22" not in one.path
-    assert "${SLIME_EVENTS_" in one.path
+    (eval_set,) = parse(text).settings.evaluation.eval_sets.values()
+    assert "hunter22" not in eval_set.path
+    assert "${SLIME_EVENTS_" in eval_set.path
 
 
 def test_pairs_beside_a_file_are_said_to_have_no_effect() -> None:
@@ -180,7 +180,7 @@ def test_an_answer_cannot_be_longer_than_it_may_be() -> None:
 
 def test_a_file_that_is_not_there_is_said_with_its_set(tmp_path: Path) -> None:
     settings = parse(f"datasets: [{{name: a, path: {tmp_path}/no.jsonl}}]").settings
-    (sentence,) = [one for one in missing_paths(settings) if "no.jsonl" in one]
+    (sentence,) = [problem for problem in missing_paths(settings) if "no.jsonl" in problem]
     assert sentence.startswith("--eval-config sets.yaml: set 'a': path ")
 
 

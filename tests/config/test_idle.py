@@ -1,4 +1,4 @@
-"""What is given and changes nothing is said; what acts is not; and defaults that are not slime's are in one line."""
+"""Test the notes about flags without effect, and the one line of defaults that differ from slime's."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def other_defaults(parsed: ParsedTrain) -> list[str]:
     ],
 )
 def test_a_setting_that_nothing_looks_at_is_named(name: str, line: str, with_effect: str) -> None:
-    def said(words: str) -> list[str]:
+    def idle_flags(words: str) -> list[str]:
         return [note for note in parse(words).notes if " no effect" in note and name in note.replace(",", "").split()]
 
-    assert len(said(line)) == 1
-    assert said(with_effect if with_effect in line else f"{line} {with_effect}") == []
+    assert len(idle_flags(line)) == 1
+    assert idle_flags(with_effect if with_effect in line else f"{line} {with_effect}") == []
 
 
 def test_settings_of_one_reason_are_in_one_sentence() -> None:
@@ -73,23 +73,23 @@ def test_megatrons_settings_that_are_always_so_are_said(flag: str) -> None:
 
 
 def test_what_the_cpu_goes_without_is_said() -> None:
-    (said,) = idle_on_cpu(parse("--colocate --attention-backend flash --recompute-granularity full").settings)
-    assert all(name in said for name in ("attention_backend", "colocate", "recompute_granularity"))
+    (note,) = idle_on_cpu(parse("--colocate --attention-backend flash --recompute-granularity full").settings)
+    assert all(name in note for name in ("attention_backend", "colocate", "recompute_granularity"))
     assert idle_on_cpu(parse("").settings) == []
 
 
 def test_defaults_that_are_not_slimes_are_one_line_for_who_gives_none() -> None:
     parsed = parse("")
-    (said,) = other_defaults(parsed)
-    assert all(name in said for _, name in SLIME_DEFAULTS)
+    (note,) = other_defaults(parsed)
+    assert all(name in note for _, name in SLIME_DEFAULTS)
     names = [name.replace("_", "-") for _, name in SLIME_DEFAULTS if name != "lr_decay_style"]
     every = " ".join(f"--{name} 0.5" for name in names)
     every = every.replace("size 0.5", "size 4").replace("prompt 0.5", "prompt 4").replace("len 0.5", "len 4")
     assert other_defaults(parse(f"{every} --lr-decay-style constant")) == []
     assert other_defaults(parse_train(["--config", "run.toml"], read=lambda _: to_toml(parsed.settings))) == []
     for line in ("--n-samples-per-prompt 2", SUPERVISED):  # given, or as in slime
-        (said,) = other_defaults(parse(line))
-        assert "n_samples_per_prompt" not in said
+        (note,) = other_defaults(parse(line))
+        assert "n_samples_per_prompt" not in note
 
 
 def test_prompt_data_is_left_out_where_the_run_has_its_own() -> None:
@@ -105,6 +105,6 @@ def test_a_schedule_of_shares_is_over_the_whole_run() -> None:
     assert parse("").settings.trainer.lr_decay_iters is None
 
 
-@pytest.mark.parametrize(("ranks", "cores", "said"), [(8, 2, True), (2, 2, False), (1, 8, False)])
-def test_more_ranks_than_cores_are_said(ranks: int, cores: int, said: bool) -> None:
-    assert bool(crowded(parse(f"--actor-num-gpus-per-node {ranks}").settings, cores)) is said
+@pytest.mark.parametrize(("ranks", "cores", "is_crowded"), [(8, 2, True), (2, 2, False), (1, 8, False)])
+def test_more_ranks_than_cores_are_said(ranks: int, cores: int, is_crowded: bool) -> None:
+    assert bool(crowded(parse(f"--actor-num-gpus-per-node {ranks}").settings, cores)) is is_crowded

@@ -53,7 +53,7 @@ def test_a_script_with_more_is_taken_or_says_which_flag_is_not(name: str) -> Non
 @pytest.mark.usefixtures("place")
 def test_what_variants_come_to() -> None:
     parsed = {name: parse(script) for name, script in STARTS.items()}
-    settings = {name: one.settings for name, one in parsed.items()}
+    settings = {name: parsed_line.settings for name, parsed_line in parsed.items()}
     assert settings["supervised"].data.supervised
     assert settings["supervised"].rollout.n_samples_per_prompt == 1
     assert settings["supervised"].trainer.lr_warmup_fraction == 0.1
@@ -67,8 +67,8 @@ def test_what_variants_come_to() -> None:
     assert settings["reproducible"].engine.deterministic is True
     assert settings["mixture of experts"].trainer.megatron["num_moe_experts"] == 128
     assert settings["grpo, colocated"].metrics.wandb_group == "qwen3-4B-test"
-    said = "\n".join(parsed["mixture of experts, in stages"].notes)
+    notes = "\n".join(parsed["mixture of experts, in stages"].notes)
     for pattern, layers in (("[0,1]*2", [0, 1, 0, 1]), ("([1]*2)", [1, 1]), ("[1]*x", []), ("2", [])):
         assert layer_pattern(pattern) == layers
     for flag in ("--no-save-optim", "--no-load-rng", "--finetune", "--make-vocab-size-divisible-by"):
-        assert flag in said
+        assert flag in notes

@@ -61,12 +61,12 @@ def test_without_an_interval_nothing_is_saved(tmp_path: Path) -> None:
     assert not any(map(resolved.trainer.saves.due, range(16)))
 
 
-@pytest.mark.parametrize("given_", [(), (("trainer", "save_last"),)])
-def test_the_last_step_is_saved_but_where_another_was_named(given_: tuple[tuple[str, str], ...]) -> None:
+@pytest.mark.parametrize("set_flags", [(), (("trainer", "save_last"),)])
+def test_the_last_step_is_saved_but_where_another_was_named(set_flags: tuple[tuple[str, str], ...]) -> None:
     settings = TrainSettings()
     settings = msgspec.structs.replace(
         settings,
         rollout=msgspec.structs.replace(settings.rollout, num_rollout=7),
         trainer=msgspec.structs.replace(settings.trainer, save_interval=5, save_last=6),
     )
-    assert derive(settings, given_)[0].trainer.save_last == (6 if given_ else 7)
+    assert derive(settings, set_flags)[0].trainer.save_last == (6 if set_flags else 7)

@@ -22,7 +22,7 @@ FLAGS = ("--num-rollout", "1", "--rm-type", "math", "--hf-checkpoint", "m")
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was, afterwards: parsing puts secrets into it."""
+    """Restore the environment afterwards: parsing puts secrets into it."""
     for name in ("NATS_URL_PASSWORD", "SGLANG_API_KEY", "RM_URL_PASSWORD"):
         monkeypatch.setenv(f"SLIME_EVENTS_{name}", "another")
 

@@ -1,4 +1,4 @@
-"""What settings say of themselves."""
+"""Test what a settings struct tells about itself."""
 
 from __future__ import annotations
 

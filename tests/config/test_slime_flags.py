@@ -21,7 +21,7 @@ from tools.flags_page import Status, document, slime_flags, support_of
 
 ROOT = Path(__file__).parents[2]
 LEAST = "--hf-checkpoint model --num-rollout 6 --rm-type math --rollout-batch-size 4 --n-samples-per-prompt 4"
-FLAGS = [one.flag for one in slime_flags()]
+FLAGS = [flag.flag for flag in slime_flags()]
 BY_STATUS = {status: [flag for flag in FLAGS if support_of(flag).status is status] for status in Status}
 
 VALUES = {
@@ -120,15 +120,15 @@ def sample(flag: str, folder: Path) -> list[str]:
     """Words for the flag that say something else than its default."""
     if flag in VALUES:
         return VALUES[flag].format(folder=folder).split()
-    known = honoured().get(flag)
-    if known is None or known[0].type.switch:
+    settings_of_flag = honoured().get(flag)
+    if settings_of_flag is None or settings_of_flag[0].type.switch:
         return []
-    (one, *_) = known
-    if one.type.choices:
-        return [str(next(choice for choice in one.type.choices if choice != one.default))]
-    kind = one.type.kinds[0]
+    (setting, *_) = settings_of_flag
+    if setting.type.choices:
+        return [str(next(choice for choice in setting.type.choices if choice != setting.default))]
+    kind = setting.type.kinds[0]
     if kind is Kind.INT:
-        return [str((one.default or 0) + 1)]
+        return [str((setting.default or 0) + 1)]
     return {Kind.FLOAT: ["1.5"], Kind.JSON: ['{"a": "b"}'], Kind.STR: ["x.py:f"]}[kind]
 
 
@@ -136,7 +136,7 @@ def test_every_flag_of_slime_has_one_standing() -> None:
     places = [set(honoured()), set(tables.INERT), set(tables.ONLY_VALUE), set(tables.NOT_YET)]
     places += [set(OLDER_FLAGS), set(FILES), set(tables.CLASSIC)]
     assert [flag for flag in FLAGS if sum(flag in place for place in places) != 1] == []
-    assert not any(one & other for place, one in enumerate(places) for other in places[:place])
+    assert not any(names & other for place, names in enumerate(places) for other in places[:place])
     assert len(set(FLAGS)) == len(FLAGS) == 229
 
 
@@ -167,8 +167,8 @@ def test_a_flag_that_works_changes_the_settings(flag: str, folder: Path) -> None
     assert not any(note.startswith(f"{flag}: no effect") for note in after.notes)
     if flag not in honoured():
         assert after.settings != before
-    for one in honoured().get(flag, ()):
-        values = [getattr(getattr(settings, one.component), one.name) for settings in (before, after.settings)]
+    for setting in honoured().get(flag, ()):
+        values = [getattr(getattr(settings, setting.component), setting.name) for settings in (before, after.settings)]
         assert values[0] != values[1]
 
 
@@ -191,9 +191,9 @@ def test_a_flag_with_one_value_takes_that_one(flag: str, capsys: pytest.CaptureF
 @pytest.mark.parametrize("flag", BY_STATUS[Status.REFUSED])
 def test_a_refused_flag_ends_the_command_with_its_reason(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", *LEAST.split(), flag, "1"]) == 2
-    said = capsys.readouterr().err
-    assert flag in said
-    assert tables.NOT_YET[flag] in said
+    output = capsys.readouterr().err
+    assert flag in output
+    assert tables.NOT_YET[flag] in output
 
 
 def read_names() -> Counter[str]:
@@ -212,7 +212,7 @@ def read_names() -> Counter[str]:
 
 
 def test_every_setting_is_read_by_somebody() -> None:
-    """By name: one that nobody reads is found, unless something else has its name."""
+    """Look for a reader of each setting by name; a name with two meanings hides a missing reader."""
     names = read_names()
-    unread = {one.name for one in settings_fields() if not names[one.name]}
+    unread = {setting_field.name for setting_field in settings_fields() if not names[setting_field.name]}
     assert unread - READ_INSIDE.keys() == set()

@@ -14,7 +14,7 @@ QWEN_LIKE = (
     "{%- endfor %}{% endif %}{%- if m.name is defined %}{{ '[' ~ m.name ~ ']' }}{% endif %}"
     "{%- endfor %}"
 )
-"""Prints nothing for a content that is no text, as Qwen3's does, and asks whether fields are there."""
+"""Prints nothing for a content that is not text, as Qwen3's does, and asks whether fields are there."""
 
 
 class Templated:

@@ -43,7 +43,7 @@ def feed(folder: Path) -> PromptFeed:
     return PromptFeed(PromptSource(data, 0, Letters(), 200), {}, data, Letters())
 
 
-async def made(folder: Path, function: str = "two_turns") -> Crashed:
+async def crashed_run(folder: Path, function: str = "two_turns") -> Crashed:
     run = a_run(folder / "run", function, make_plan(steps=1, groups=len(VALUES), samples=1), feed=feed)
     await run.run()
     check_log(run)
@@ -67,17 +67,17 @@ async def test_messages_stay_messages_without_a_chat_template(tmp_path: Path) ->
         run = a_run(tmp_path / f"run{template}", "two_turns", feed=lambda folder, ours=ours: ours)
         await run.run()
         check_log(run)
-        (asked,) = events(run, PromptSubmitted)
-        assert (asked.text, asked.messages, asked.chat) == ("<user>hi", chat, not template)
+        (prompt,) = events(run, PromptSubmitted)
+        assert (prompt.text, prompt.messages, prompt.chat) == ("<user>hi", chat, not template)
         assert [sample.prompt for sample in graded(run.log)] == ["<user>hi" if template else chat]
         assert not events(run, RolloutCompleted)[0].attributes.keys() & {"prompt"}
 
 
 async def test_through_events_to_graders(tmp_path: Path) -> None:
-    run = await made(tmp_path)
-    asked = events(run, PromptSubmitted)
-    assert [(prompt.label, prompt.metadata) for prompt in asked] == [(value, as_metadata(value)) for value in VALUES]
-    assert all(type(prompt.label) is type(value) for prompt, value in zip(asked, VALUES, strict=True))
+    run = await crashed_run(tmp_path)
+    prompts = events(run, PromptSubmitted)
+    assert [(prompt.label, prompt.metadata) for prompt in prompts] == [(value, as_metadata(value)) for value in VALUES]
+    assert all(type(prompt.label) is type(value) for prompt, value in zip(prompts, VALUES, strict=True))
     seen = sorted(graded(run.log), key=lambda sample: sample.group_index or 0)
     assert [sample.label for sample in seen] == VALUES
     kept = [as_metadata(value) for value in VALUES]
@@ -87,7 +87,7 @@ async def test_through_events_to_graders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", [Layout.JSONL, Layout.PARQUET])
 async def test_to_exports_and_back(tmp_path: Path, layout: Layout) -> None:
-    run = await made(tmp_path)
+    run = await crashed_run(tmp_path)
     path = f"{tmp_path}/rows.{layout}"
     await export(opened(run.log), make_writer(layout, path), [Fate.TRAINED])
     whole = LoadedStep.load(path, 0, groups=len(VALUES), samples=1)
@@ -99,8 +99,8 @@ async def test_to_exports_and_back(tmp_path: Path, layout: Layout) -> None:
         rows = [msgspec.json.decode(line, type=ExportedSample) for line in Path(path).read_bytes().splitlines()]
         assert [row.label for row in rows] == VALUES
     async with tables_of(opened(run.log)) as tables:
-        found = dict((await tables.sql("SELECT source_row, label FROM samples")).rows())
-    assert [found[row] for row in range(len(VALUES))] == texts
+        by_row = dict((await tables.sql("SELECT source_row, label FROM samples")).rows())
+    assert [by_row[row] for row in range(len(VALUES))] == texts
 
 
 async def test_a_function_may_leave_others(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ async def test_a_function_may_leave_others(tmp_path: Path) -> None:
         "    sample.label, sample.metadata = [sample.label], 5\n"
         "    return sample\n"
     )
-    run = await made(tmp_path, f"{file}:generate")
+    run = await crashed_run(tmp_path, f"{file}:generate")
     assert sorted(map(repr, (sample.label for sample in graded(run.log)))) == sorted(repr([v]) for v in VALUES)
     assert {sample.metadata for sample in graded(run.log)} == {5}
     await export(opened(run.log), make_writer(Layout.JSONL, f"{tmp_path}/rows.jsonl"), [Fate.TRAINED])
@@ -123,8 +123,8 @@ async def test_a_function_may_leave_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", VALUES)
 def test_from_outside(value: Any) -> None:
     message = msgspec.json.encode({"key": "k", "prompt": "p", "label": value, "metadata": value})
-    asked = make_outside().submitted(msgspec.json.decode(message, type=InboxPrompt))
-    assert (asked.label, asked.metadata) == (value, value)
+    prompt = make_outside().submitted(msgspec.json.decode(message, type=InboxPrompt))
+    assert (prompt.label, prompt.metadata) == (value, value)
 
 
 def test_events_of_before_are_read() -> None:

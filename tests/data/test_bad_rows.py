@@ -79,37 +79,37 @@ BAD_LINES: list[tuple[bytes, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("line", "said"), BAD_ROWS)
-def test_a_row_that_cannot_be_read_costs_itself_and_keeps_its_number(tmp_path: Path, line: bytes, said: str) -> None:
+@pytest.mark.parametrize(("line", "reason"), BAD_ROWS)
+def test_a_row_that_cannot_be_read_costs_itself_and_keeps_its_number(tmp_path: Path, line: bytes, reason: str) -> None:
     source = opened(file_of(tmp_path, GOOD, line, GOOD), Templated())
     first, bad, last = source.take(0, 2)
     assert isinstance(bad, BadRow)
-    assert said in str(bad)
+    assert reason in str(bad)
     assert (bad.file, bad.line, bad.position) == (f"{tmp_path}/a.jsonl", 2, 1)
     assert isinstance(first, PromptRow)
     assert isinstance(last, PromptRow)
     assert (last.row, last.line) == (2, 3)
 
 
-@pytest.mark.parametrize(("line", "said"), BAD_LINES)
-def test_a_line_that_is_no_object_costs_itself_and_is_no_row(tmp_path: Path, line: bytes, said: str) -> None:
+@pytest.mark.parametrize(("line", "reason"), BAD_LINES)
+def test_a_line_that_is_no_object_costs_itself_and_is_no_row(tmp_path: Path, line: bytes, reason: str) -> None:
     source = opened(file_of(tmp_path, GOOD, line) if not line.endswith(b"\n") else file_of(tmp_path, GOOD, line, GOOD))
     (bad,) = source.bad_lines
-    assert said in str(bad)
+    assert reason in str(bad)
     assert (bad.line, len(source)) == (2, 1 + line.endswith(b"\n"))
 
 
-@pytest.mark.parametrize(("line", "said"), BAD_ROWS)
-def test_every_reader_of_a_prompt_file_says_the_same(tmp_path: Path, line: bytes, said: str) -> None:
+@pytest.mark.parametrize(("line", "reason"), BAD_ROWS)
+def test_every_reader_of_a_prompt_file_says_the_same(tmp_path: Path, line: bytes, reason: str) -> None:
     """The check before a start, its graders' rows, an evaluation, and rows in the file's order."""
     path = str(file_of(tmp_path, line, GOOD))
     settings = DataSettings(prompt_data=path, input_key="q", label_key="a")
     check_first_rows(settings)
     assert [row.line for row in first_rows(settings, 9)] == [2]
-    asked = eval_sources(EvalSettings(eval_prompt_data=["set", path]), settings, Templated())["set"].source
-    for rows in (asked.read(0, range(2)), asked.in_file_order(), [asked.read_row(0, epoch=0, position=0)]):
+    source = eval_sources(EvalSettings(eval_prompt_data=["set", path]), settings, Templated())["set"].source
+    for rows in (source.read(0, range(2)), source.in_file_order(), [source.read_row(0, epoch=0, position=0)]):
         assert isinstance(rows[0], BadRow)
-        assert said in str(rows[0])
+        assert reason in str(rows[0])
 
 
 def test_what_is_wrong_in_a_field_that_nobody_reads_is_no_matter(tmp_path: Path) -> None:
@@ -148,9 +148,11 @@ FILES: list[tuple[Callable[[Path], Path], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "said"), FILES)
-def test_a_file_that_is_none_is_named_with_the_reason(tmp_path: Path, make: Callable[[Path], Path], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+@pytest.mark.parametrize(("make", "reason"), FILES)
+def test_a_file_that_is_none_is_named_with_the_reason(
+    tmp_path: Path, make: Callable[[Path], Path], reason: str
+) -> None:
+    with pytest.raises(DataError, match=reason):
         opened(make(tmp_path))
 
 
@@ -179,9 +181,9 @@ def test_counts_say_every_reason(tmp_path: Path) -> None:
     source = opened(file_of(tmp_path, *lines), Templated(), label_key=None)
     with pytest.raises(DataError) as raised:
         source.take(0, 1)
-    said = str(raised.value)
-    assert "none of its 13 rows is usable: 12 x q[0].content: it has to be a text" in said
-    assert "1 x no field 'q' (--input-key)" in said
+    message = str(raised.value)
+    assert "none of its 13 rows is usable: 12 x q[0].content: it has to be a text" in message
+    assert "1 x no field 'q' (--input-key)" in message
     with pytest.raises(TooManyBadLines, match="12 x q"):
         opened(path := tmp_path / "a.jsonl", Templated(), label_key=None, max_bad_lines=12).take(0, 1)
     path.write_bytes(b"// one\n// two\n[1]\n")
@@ -245,10 +247,10 @@ def test_columns_of_every_kind(tmp_path: Path) -> None:
     })  # fmt: skip
     pq.write_table(table, tmp_path / "a.parquet")
     assert [row.text for row in opened(tmp_path / "a.parquet").take(0, 2) if isinstance(row, PromptRow)] == texts
-    for name, said in (("bytes", "'bytes' is a bytes"), ("day", "'day' is a date")):
+    for name, reason in (("bytes", "'bytes' is a bytes"), ("day", "'day' is a date")):
         (bad, *_) = opened(tmp_path / "a.parquet", metadata_key=name).read(0, range(2))
         assert isinstance(bad, BadRow)
-        assert said in str(bad)
+        assert reason in str(bad)
         assert bad.line == 1
 
 
@@ -288,7 +290,7 @@ def test_a_feed_names_an_evaluations_bad_lines_too(tmp_path: Path) -> None:
     sets = eval_sources(EvalSettings(eval_prompt_data=["set", path]), settings, Templated())
     feed = PromptFeed(opened(Path(path), Templated()), sets, settings, Templated())
     malformed = feed.malformed()
-    assert [(one.dataset, one.source.line) for one in malformed] == [("train", 1), ("set", 1)]
+    assert [(event.dataset, event.source.line) for event in malformed] == [("train", 1), ("set", 1)]
     assert not any(map(is_decision, malformed))
     (_, refused) = feed.evaluation("set", 0)
     assert isinstance(refused, PromptRejected)
@@ -313,7 +315,7 @@ def test_an_evaluation_and_a_sampler_without_a_usable_row_say_every_reason(tmp_p
 
 def test_a_text_of_megabytes_is_refused_before_all_of_it_is_tokenised() -> None:
     counted: Any = Counted()
-    made = make_prompt({"input": "x" * 8_000_000}, DataSettings(input_key="input"), counted, 1_000)
-    assert isinstance(made, Problem)
-    assert made.reason is BadReason.TOO_LONG
+    prompt = make_prompt({"input": "x" * 8_000_000}, DataSettings(input_key="input"), counted, 1_000)
+    assert isinstance(prompt, Problem)
+    assert prompt.reason is BadReason.TOO_LONG
     assert sum(counted.read) <= PIECE

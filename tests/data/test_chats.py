@@ -30,11 +30,11 @@ def test_any_fields_make_a_prompt_that_the_log_carries_or_a_problem(
     fields = {"input": prompt, "label": label, "metadata": metadata, "tools": tools}
     for supervised in (False, True):
         settings = DataSettings(label_key="label", apply_chat_template=template, supervised=supervised)
-        made = make_prompt(fields, settings, None if supervised else Templated(), 1000)
-        if isinstance(made, Problem):
-            assert made.message.encode()
+        result = make_prompt(fields, settings, None if supervised else Templated(), 1000)
+        if isinstance(result, Problem):
+            assert result.message.encode()
         else:
-            carried = (made.text, made.label, made.metadata, made.tools, made.messages)
+            carried = (result.text, result.label, result.metadata, result.tools, result.messages)
             assert msgspec.msgpack.decode(msgspec.msgpack.encode(carried)) is not None
 
 
@@ -71,12 +71,12 @@ REFUSED: list[tuple[Sequence[Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("messages", "said"), REFUSED)
-def test_what_a_template_would_lose_is_refused_by_field(messages: Sequence[Any], said: str) -> None:
-    made = chat(*messages)
-    assert isinstance(made, Problem), made.text
-    assert made.reason is BadReason.WRONG_TYPE
-    assert said in made.message
+@pytest.mark.parametrize(("messages", "reason"), REFUSED)
+def test_what_a_template_would_lose_is_refused_by_field(messages: Sequence[Any], reason: str) -> None:
+    prompt = chat(*messages)
+    assert isinstance(prompt, Problem), prompt.text
+    assert prompt.reason is BadReason.WRONG_TYPE
+    assert reason in prompt.message
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def test_what_a_template_would_lose_is_refused_by_field(messages: Sequence[Any],
     ],
 )
 def test_a_chat_is_what_transformers_makes_of_its_texts(messages: Sequence[Any], as_read: Sequence[Any]) -> None:
-    made = chat(*messages)
-    assert not isinstance(made, Problem), made.message
-    assert made.text == rendered(as_read)
-    assert made.messages == as_read
-    assert '"arguments": }' not in made.text
+    prompt = chat(*messages)
+    assert not isinstance(prompt, Problem), prompt.message
+    assert prompt.text == rendered(as_read)
+    assert prompt.messages == as_read
+    assert '"arguments": }' not in prompt.text
 
 
 def test_the_agents_api_shows_an_empty_call_as_a_prompt_file_does() -> None:
@@ -111,15 +111,15 @@ def test_the_agents_api_shows_an_empty_call_as_a_prompt_file_does() -> None:
 
 @pytest.mark.parametrize("text", ["[easy] from a book", "[1] a citation", "hard", "[", "a {b}"])
 def test_metadata_that_is_a_text_stays_one(text: str) -> None:
-    made = make_prompt({"input": "x", "metadata": text}, DataSettings())
-    assert not isinstance(made, Problem)
-    assert made.metadata == text
+    prompt = make_prompt({"input": "x", "metadata": text}, DataSettings())
+    assert not isinstance(prompt, Problem)
+    assert prompt.metadata == text
 
 
 def test_text_of_a_users_own_source_may_hold_half_a_character() -> None:
-    made = make_prompt({"input": "a\ud83d", "metadata": {"\ud83d": "\ud83d"}}, DataSettings(), Templated())
-    assert not isinstance(made, Problem)
-    assert (made.text, made.metadata) == ("a\ufffd", {"\ufffd": "\ufffd"})
+    prompt = make_prompt({"input": "a\ud83d", "metadata": {"\ud83d": "\ud83d"}}, DataSettings(), Templated())
+    assert not isinstance(prompt, Problem)
+    assert (prompt.text, prompt.metadata) == ("a\ufffd", {"\ufffd": "\ufffd"})
 
 
 def test_a_tokenizer_that_refuses_one_text_costs_that_text() -> None:
@@ -129,5 +129,5 @@ def test_a_tokenizer_that_refuses_one_text_costs_that_text() -> None:
                 raise OverflowError("three")
             return super().encode(text)
 
-    made = make_prompts([({"input": f"{n}"}, DataSettings()) for n in range(5)], Picky())
-    assert [isinstance(one, Problem) for one in made] == [False, False, False, True, False]
+    prompts = make_prompts([({"input": f"{n}"}, DataSettings()) for n in range(5)], Picky())
+    assert [isinstance(prompt, Problem) for prompt in prompts] == [False, False, False, True, False]

@@ -90,7 +90,7 @@ def test_slices_of_paths(path: str, parsed: tuple[str, slice | None]) -> None:
 
 
 @settings(max_examples=60)
-@given(st.lists(st.binary(max_size=12).map(lambda one: one.replace(b"\n", b"")), max_size=8), st.booleans())
+@given(st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")), max_size=8), st.booleans())
 @pytest.mark.parametrize("block", [1, 5, 1 << 20])
 def test_lines_are_those_of_the_file(block: int, lines: list[bytes], ended: bool) -> None:
     """Number, place and content of each, however the file is read."""
@@ -111,12 +111,12 @@ def test_of_a_line_that_is_too_long_as_much_is_held_as_shows_it(
 ) -> None:
     monkeypatch.setattr(reader, "BLOCK", 4)
     monkeypatch.setattr(reader, "LONGEST_LINE", 8)
-    found = list(lines_of(file_of(tmp_path, b"a\n" + b"x" * 50 + b"\nb\n" + b"y" * 8 + b"\n" + b"z" * 30)))
-    assert [(number, start) for number, start, _ in found] == [(0, 0), (1, 2), (2, 53), (3, 55), (4, 64)]
-    assert [line for _, _, line in found][::2] == [b"a", b"b", found[4][2]]
-    assert found[3][2] == b"y" * 8
-    assert all(8 < len(found[at][2]) <= 20 for at in (1, 4))
-    problem = bad_line(found[1][2])
+    lines = list(lines_of(file_of(tmp_path, b"a\n" + b"x" * 50 + b"\nb\n" + b"y" * 8 + b"\n" + b"z" * 30)))
+    assert [(number, start) for number, start, _ in lines] == [(0, 0), (1, 2), (2, 53), (3, 55), (4, 64)]
+    assert [line for _, _, line in lines][::2] == [b"a", b"b", lines[4][2]]
+    assert lines[3][2] == b"y" * 8
+    assert all(8 < len(lines[at][2]) <= 20 for at in (1, 4))
+    problem = bad_line(lines[1][2])
     assert problem is not None
     assert problem.reason is BadReason.TOO_LONG
     fits = bad_line(b'{"a":12}')
@@ -124,9 +124,9 @@ def test_of_a_line_that_is_too_long_as_much_is_held_as_shows_it(
 
 
 def rows_of(folder: Path, content: bytes, *, stop: int | None = None, most: int = 9, used: Any = ()) -> JsonlReader:
-    made = open_reader(file_of(folder, content), stop=stop, max_bad_lines=most, used=used)
-    assert isinstance(made, JsonlReader)
-    return made
+    reader = open_reader(file_of(folder, content), stop=stop, max_bad_lines=most, used=used)
+    assert isinstance(reader, JsonlReader)
+    return reader
 
 
 def test_rows_by_number(tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_as_many_bad_lines_as_are_allowed(tmp_path: Path) -> None:
     with pytest.raises(TooManyBadLines):
         rows_of(tmp_path, content, most=1)
     bad = rows_of(tmp_path, b"no\n" * 5 + b'{"q": 1}\n').bad_lines
-    said = str(too_many(bad, 3)).split("\n")
-    assert [one.strip().split(":")[1] for one in said[1:]] == ["1", "2", "3", "5"]
+    lines = str(too_many(bad, 3)).split("\n")
+    assert [line.strip().split(":")[1] for line in lines[1:]] == ["1", "2", "3", "5"]
 
 
 def test_a_file_that_changed_has_no_such_row_any_more(tmp_path: Path) -> None:
@@ -206,9 +206,9 @@ def test_the_reader_is_chosen_by_the_ending(tmp_path: Path) -> None:
 
 def parquet(folder: Path, rows: list[dict[str, Any]], size: int = 2, **more: Any) -> ParquetReader:
     pq.write_table(pa.Table.from_pylist(rows), folder / "a.parquet", row_group_size=size)
-    made = open_reader(DataFile(str(folder / "a.parquet")), stop=None, max_bad_lines=0, **more)
-    assert isinstance(made, ParquetReader)
-    return made
+    reader = open_reader(DataFile(str(folder / "a.parquet")), stop=None, max_bad_lines=0, **more)
+    assert isinstance(reader, ParquetReader)
+    return reader
 
 
 def test_rows_of_a_parquet_file_by_number(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_class_over_slimes_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     source = load_function(f"{tmp_path}/mine.py:Odd")(ArgsView({**msgspec.to_builtins(data), **more}))
     groups = [*source.get_samples(2), *source.get_samples(2)]
     firsts = [group[0] for group in groups]
-    assert [(one.prompt, one.label, one.index) for one in firsts] == [
+    assert [(sample.prompt, sample.label, sample.index) for sample in firsts] == [
         ("<user>n 1", 1, 3),
         ("<user>n 3", 3, 9),
         ("<user>n 1", 1, 18),
@@ -82,7 +82,7 @@ class Mine(RolloutDataSourceWithBuffer):
 
 
 def test_a_class_that_changes_what_slimes_reader_holds(tmp_path: Path) -> None:
-    """Through the run's own drawing, twice: a restart goes on where the first has ended."""
+    """Through the run's own drawing, twice: a restart continues after the end of the first."""
     (tmp_path / "rows.jsonl").write_text("".join(f'{{"input": "p{n}", "label": {n}}}\n' for n in range(6)))
     (tmp_path / "mine.py").write_text(FROM_SLIME)
     data = DataSettings(
@@ -177,7 +177,7 @@ def test_a_state_of_slimes_own_is_read(tmp_path: Path) -> None:
     source = with_buffer(tmp_path)
     source.load(9)
     (group,) = source.get_samples(1)
-    assert [(one.prompt, one.group_index, one.index) for one in group] == [("p1", 7, 14), ("p1", 7, 15)]
+    assert [(sample.prompt, sample.group_index, sample.index) for sample in group] == [("p1", 7, 14), ("p1", 7, 15)]
 
 
 def test_a_filter_chooses_from_the_buffer(tmp_path: Path) -> None:

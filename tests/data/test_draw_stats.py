@@ -84,7 +84,7 @@ ACCEPTED = made.accepted("g0", samples=("a",), rewards=(1.0,))
 
 
 @pytest.mark.parametrize(
-    ("said", "is_open"),
+    ("events", "is_open"),
     [
         ((), True),
         ((ACCEPTED,), True),
@@ -93,8 +93,8 @@ ACCEPTED = made.accepted("g0", samples=("a",), rewards=(1.0,))
         ((made.rejected("g0", RejectionCause.STALE, reason="old"),), False),
     ],
 )
-async def test_recorded_rollouts_are_open_until_a_batch_has_them(said: tuple[Event, ...], is_open: bool) -> None:
-    draws = await folded(msgspec.structs.replace(prompt(0, 1), recalled=RECALLED), *said)
+async def test_recorded_rollouts_are_open_until_a_batch_has_them(events: tuple[Event, ...], is_open: bool) -> None:
+    draws = await folded(msgspec.structs.replace(prompt(0, 1), recalled=RECALLED), *events)
     assert draws.of("f", 1).is_open is is_open
 
 
@@ -104,10 +104,10 @@ async def test_a_branch_knows_what_its_parent_knew() -> None:
         run="p", where="w", position=9, version=6, weights_digest="", optimizer_digest="", draws=before.drawn_before()
     )
     draws = await folded(made.started(branched=branched), prompt(9, 9, path="other"))
-    known = dict(before.by_path["f"])
-    known[8].is_open = False  # it is the parent's, and comes to no verdict here
-    assert draws.by_path == {"f": known, "other": {9: PromptStats(times=1, version=6, is_open=True)}}
-    assert known[9].is_refused
+    stats = dict(before.by_path["f"])
+    stats[8].is_open = False  # it is the parent's, and comes to no verdict here
+    assert draws.by_path == {"f": stats, "other": {9: PromptStats(times=1, version=6, is_open=True)}}
+    assert stats[9].is_refused
 
 
 async def test_the_draws_of_some_groups_alone() -> None:
@@ -141,26 +141,26 @@ def test_where_one_row_ends_the_next_begins() -> None:
 
 
 def test_who_is_drawn_leaves_and_who_is_open_or_rests_waits() -> None:
-    known = {
+    stats = {
         0: PromptStats(times=1, version=4, answers=8),
         1: PromptStats(times=1, version=3, answers=8),
         2: PromptStats(times=1, version=1, is_open=True),
         3: PromptStats(times=1, version=0, is_refused=True),
     }
-    pool = Pool(dict.fromkeys(range(5), (1.0, 2.0)), known, version=5, rest=2)
+    pool = Pool(dict.fromkeys(range(5), (1.0, 2.0)), stats, version=5, rest=2)
     chosen = []
     while (row := pool.draw(0.999)) is not None:
         chosen.append(row)
         pool.remove(row, refused=False)
     assert chosen == [4, 1]
-    assert pool.longest_ago() == 2, "the run goes on with an open one rather than not at all"
+    assert pool.longest_ago() == 2, "the run takes an open one rather than none"
     pool.remove(2, refused=True)
     assert pool.longest_ago() == 0
     assert pool.drawn == 5
 
 
 def test_how_often_a_prompt_was_drawn() -> None:
-    """In the log, and since then by whoever has the pool."""
+    """In the log, and since then in the pool."""
     pool = Pool({1: (0.0, 0.0), 2: (0.0, 0.0)}, {1: PromptStats(times=3, version=-9)}, version=0, rest=0)
     for row in (1, 2, 2):
         pool.remove(row, refused=False)

@@ -31,7 +31,9 @@ def words(*, split_special: bool = False) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {one: n for n, one in enumerate(["[PAD]", "[UNK]", "[CLS]", "hi", "there", "a", "b", "[", "]", "CLS"])}
+    vocabulary = {
+        token: n for n, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "hi", "there", "a", "b", "[", "]", "CLS"])
+    }
     own = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     own.pre_tokenizer = pre_tokenizers.Whitespace()
     own.post_processor = processors.TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", 2)])
@@ -83,15 +85,15 @@ def test_one_whose_own_encode_was_set_uses_it(monkeypatch: pytest.MonkeyPatch) -
 def test_only_the_first_of_many_goes_the_whole_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import PreTrainedTokenizerBase
 
-    asked, encode = list[str](), PreTrainedTokenizerBase.encode
+    texts, encode = list[str](), PreTrainedTokenizerBase.encode
 
     def noted(self: Any, text: str, **more: Any) -> Any:
-        asked.append(text)
+        texts.append(text)
         return encode(self, text, **more)
 
     monkeypatch.setattr(PreTrainedTokenizerBase, "encode", noted)
     encode_all(TOKENIZERS[name](), ["hi", "there", "a", "b"])
-    assert asked == ["hi"]
+    assert texts == ["hi"]
 
 
 prompts = st.builds(
@@ -106,7 +108,7 @@ prompts = st.builds(
 
 @given(given_prompts=st.lists(prompts, max_size=6), template=st.booleans())
 def test_a_message_s_prompts_are_read_as_each_alone(given_prompts: list[InboxPrompt], template: bool) -> None:
-    """The same events, and the same errors of the same ones."""
+    """Get the same events, and the same errors for the same prompts."""
     outside = OutsidePrompts(DataSettings(apply_chat_template=template), demo(), 20, check)
 
     def alone(prompt: InboxPrompt) -> Any:
@@ -115,8 +117,8 @@ def test_a_message_s_prompts_are_read_as_each_alone(given_prompts: list[InboxPro
         except WrongField as error:
             return error
 
-    def plain(one: Any) -> Any:
-        return (one.field, one.message) if isinstance(one, WrongField) else one
+    def plain(result: Any) -> Any:
+        return (result.field, result.message) if isinstance(result, WrongField) else result
 
     assert list(map(plain, outside.submitted_all(given_prompts, "quiz"))) == [plain(alone(p)) for p in given_prompts]
 

@@ -62,14 +62,14 @@ class Connection:
 
 
 class Kept(Inbox):
-    """It keeps what it was given in the place of taking it in."""
+    """Keep what comes instead of accepting it."""
 
     def __init__(self, sim: Simulation, error: Exception | None = None) -> None:
         super().__init__(sim.inbox._worker, sim._doors, sim.state_now, NatsAddress(url="nats://127.0.0.1:1"))
-        self.given, self._failing = list[tuple[Any, ...]](), error
+        self.calls, self._failing = list[tuple[Any, ...]](), error
 
-    async def accept(self, *given: Any) -> InboxReply:  # type: ignore[override]
-        self.given.append(given)
+    async def accept(self, *args: Any) -> InboxReply:  # type: ignore[override]
+        self.calls.append(args)
         if self._failing is not None:
             raise self._failing
         return InboxReply(accepted=True, groups=("g",))
@@ -78,8 +78,8 @@ class Kept(Inbox):
 async def connected(monkeypatch: pytest.MonkeyPatch, connection: Connection) -> dict[str, Any]:
     options = dict[str, Any]()
 
-    async def connect(**given: Any) -> Connection:
-        options.update(given)
+    async def connect(**kwargs: Any) -> Connection:
+        options.update(kwargs)
         return connection
 
     monkeypatch.setattr(nats, "connect", connect)
@@ -100,7 +100,7 @@ async def test_each_kind_has_a_subject_and_only_a_gateway_names_senders(
                 await heard[kind](Message([1], **headers))
             await heard["gateway"](Message([2], **headers))
             await heard["gateway"](Message([3]))
-        assert [(given[0], *given[1:]) for given in inbox.given] == [
+        assert [(call[0], *call[1:]) for call in inbox.calls] == [
             *((b"[1]", "00-1", "", kind) for kind in KINDS),
             (b"[2]", "00-1", "team", "rewards"),
             (b"[3]", None, "", "prompts"),
@@ -132,7 +132,7 @@ async def test_what_cannot_be_taken_now_is_to_be_sent_again(tmp_path: Path) -> N
 
 
 async def test_questions_are_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def asked(sim: Simulation, content: Any, reply: str = "_INBOX.1") -> list[InboxFates]:
+    async def fates_of(sim: Simulation, content: Any, reply: str = "_INBOX.1") -> list[InboxFates]:
         message = Message(content, reply=reply)
         await sim.inbox._tell(message)
         return [msgspec.json.decode(data, type=InboxFates) for data in message.replies]
@@ -141,13 +141,13 @@ async def test_questions_are_answered(tmp_path: Path, monkeypatch: pytest.Monkey
         raise StoreUnavailable("away")
 
     async with Simulation(tmp_path) as sim:
-        (fates,) = await asked(sim, {"keys": ["k"]})
-        assert ([one.key for one in fates.groups], fates.errors) == (["k"], ())
-        assert await asked(sim, {"keys": ["k"]}, reply="") == []
-        (wrong,) = await asked(sim, b"{")
+        (fates,) = await fates_of(sim, {"keys": ["k"]})
+        assert ([group.key for group in fates.groups], fates.errors) == (["k"], ())
+        assert await fates_of(sim, {"keys": ["k"]}, reply="") == []
+        (wrong,) = await fates_of(sim, b"{")
         assert [(error.index, error.field) for error in wrong.errors] == [(0, "message")]
         monkeypatch.setattr("actors.inbox.fates_of", away)
-        (later,) = await asked(sim, {"keys": ["k"]})
+        (later,) = await fates_of(sim, {"keys": ["k"]})
         assert [(error.index, error.field) for error in later.errors] == [(0, "")]
 
 
@@ -197,24 +197,24 @@ async def test_doors_are_opened_once_and_by_the_first_message(tmp_path: Path) ->
             reply = await inbox.accept(msgspec.json.encode(InboxPrompt(key=key, prompt="p")), "00-" + "1" * 52, "team")
             assert reply.accepted
         assert opened == [1]
-        assert {one.source.sender for one in sim.events(PromptSubmitted, dataset="inbox")} == {"team"}
+        assert {event.source.sender for event in sim.events(PromptSubmitted, dataset="inbox")} == {"team"}
         full = Inbox(sim.inbox._worker, opens, sim.state_now, NatsAddress(url=""), room=lambda state, sender: 0)
         reply = await full.accept(b'{"key": "c", "prompt": "p"}')
         assert (reply.accepted, reply.full, [error.field for error in reply.errors]) == (False, True, [""])
 
 
 def test_the_role_works_for_others_first_once_its_doors_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = list[Any]()
-    monkeypatch.setattr("actors.doors.doors_of", lambda settings, log: said.append((settings, log)) or {"prompts": 1})
-    monkeypatch.setattr(inbox_actor, "yield_to_others", said.append)
+    calls = list[Any]()
+    monkeypatch.setattr("actors.doors.doors_of", lambda settings, log: calls.append((settings, log)) or {"prompts": 1})
+    monkeypatch.setattr(inbox_actor, "yield_to_others", calls.append)
     settings, log = TrainSettings(), MemoryLog("r")
     assert inbox_actor._open(settings, log) == {"prompts": 1}
-    assert said == [(settings, log), NICE_IDLE]
+    assert calls == [(settings, log), NICE_IDLE]
 
 
 def parts(*sizes: int) -> list[int]:
-    made: Sequence[Any] = [[object()] * size for size in sizes]
-    return [len(part) for part in _whole(made)]
+    parts_: Sequence[Any] = [[object()] * size for size in sizes]
+    return [len(part) for part in _whole(parts_)]
 
 
 def test_items_are_whole_in_as_few_appends_as_there_can_be() -> None:

@@ -35,7 +35,7 @@ class Text(str):
 
 
 @pytest.mark.parametrize(
-    ("value", "made"),
+    ("value", "expected"),
     [
         (None, None),
         (True, True),
@@ -54,9 +54,9 @@ class Text(str):
         (np.array([[1, 2]]), [[1, 2]]),
     ],
 )
-def test_values(value: Any, made: Any) -> None:
-    assert json_value(value, "f") == made
-    assert type(json_value(value, "f")) is type(made)
+def test_values(value: Any, expected: Any) -> None:
+    assert json_value(value, "f") == expected
+    assert type(json_value(value, "f")) is type(expected)
 
 
 @pytest.mark.parametrize(
@@ -122,22 +122,22 @@ def test_a_label_may_have_more_digits() -> None:
     ],
 )
 def test_the_fields_of_a_line(line: bytes, read: dict[str, Any] | BadField) -> None:
-    found = fields_of(line)
+    fields = fields_of(line)
     if isinstance(read, dict):
-        assert found == read
+        assert fields == read
     else:
-        assert isinstance(found, BadField)
-        assert found.field == read.field
-        assert str(found) == (f"{found.field!r} {found.message}" if found.field else found.message)
+        assert isinstance(fields, BadField)
+        assert fields.field == read.field
+        assert str(fields) == (f"{fields.field!r} {fields.message}" if fields.field else fields.message)
 
 
 def test_fields_that_nobody_reads_are_left_out() -> None:
     line = b'{"a": 1, "b": "\xff", "c": 1e999}'
     assert fields_of(line, ["a"]) == {"a": 1}
     assert fields_of(line, []) == {"a": 1}
-    found = fields_of(line, ["c"])
-    assert isinstance(found, BadField)
-    assert found.field == "c"
+    bad_field = fields_of(line, ["c"])
+    assert isinstance(bad_field, BadField)
+    assert bad_field.field == "c"
 
 
 def why(line: bytes) -> str:
@@ -145,7 +145,7 @@ def why(line: bytes) -> str:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "reason"),
     [
         (b'{"a": NaN}', "NaN"),
         (b'{"a": [1, -Infinity, NaN]}', "-Infinity"),
@@ -155,8 +155,8 @@ def why(line: bytes) -> str:
         (b'{"a": {"b": ["\\ud83d"]}}', "'a'"),
     ],
 )
-def test_a_better_reason_than_the_decoders(line: bytes, said: str) -> None:
-    assert said in why(line).replace("; the reason", "")
+def test_a_better_reason_than_the_decoders(line: bytes, reason: str) -> None:
+    assert reason in why(line).replace("; the reason", "")
     assert "the reason" in why(line)
     assert "$" not in why(line)
 
@@ -206,10 +206,10 @@ def test_how_deep_a_field_may_be() -> None:
     ],
 )
 def test_what_is_no_text_is_named(head: bytes, kind: str, advice: str) -> None:
-    said = kind_of(head + b"ab")
-    assert said is not None
-    assert kind in said
-    assert advice in said
+    message = kind_of(head + b"ab")
+    assert message is not None
+    assert kind in message
+    assert advice in message
     assert kind_of(b"a" + head) is None
 
 
@@ -225,10 +225,10 @@ def read(data: bytes, kind: type[Any] = InboxPrompt) -> tuple[list[tuple[int, An
 
 
 def test_a_message_is_one_item_or_a_list() -> None:
-    one = b'{"key": "k", "prompt": "p"}'
+    message = b'{"key": "k", "prompt": "p"}'
     item = InboxPrompt(key="k", prompt="p")
-    assert read(one) == read(codecs.BOM_UTF8 + one) == read(b" \n" + one) == ([(0, item)], [])
-    assert read(b" [%s, %s]" % (one, one)) == ([(0, item), (1, item)], [])
+    assert read(message) == read(codecs.BOM_UTF8 + message) == read(b" \n" + message) == ([(0, item)], [])
+    assert read(b" [%s, %s]" % (message, message)) == ([(0, item), (1, item)], [])
     assert read(b"[]") == ([], [])
 
 
@@ -304,12 +304,12 @@ def test_fields_that_are_nested_too_deeply_are_named() -> None:
 
 
 def test_where_an_error_is() -> None:
-    """By its path, by the name in its words, or as a whole."""
+    """Locate an error by its path, by the name in its message, or as a whole."""
     assert field_error(3, msgspec.DecodeError("no"), "w").field == "message"
     for text, field in (
         ("Expected `str` - at `$.a[0].b`", "a[0].b"),
         ("Object missing required field `key`", "key"),
         ("Expected `object`", "w"),
     ):
-        made = field_error(3, msgspec.ValidationError(text), "w")
-        assert made == FieldError(3, field, text.partition(" - ")[0])
+        error = field_error(3, msgspec.ValidationError(text), "w")
+        assert error == FieldError(3, field, text.partition(" - ")[0])

@@ -53,12 +53,12 @@ def tokenizer(template: str) -> Any:
 
 def masked(kind: str, template: str, chat: Any = CHAT, tools: Any = None) -> tuple[str, list[str]]:
     """(the text of all tokens, that of each trained run)."""
-    made = tokenizer(template)
-    masks = MultiTurnLossMaskGenerator(made, kind)
+    chat_tokenizer = tokenizer(template)
+    masks = MultiTurnLossMaskGenerator(chat_tokenizer, kind)
     tokens, mask = masks.get_loss_mask(chat, tools)
     assert len(tokens) == len(mask)
     assert set(mask) <= {0, 1}
-    return made.decode(tokens), masks.get_text_from_loss_mask(tokens, mask)
+    return chat_tokenizer.decode(tokens), masks.get_text_from_loss_mask(tokens, mask)
 
 
 def rendered(template: str, chat: Any = CHAT, **more: Any) -> str:
@@ -118,10 +118,10 @@ def test_results_of_tools_that_follow_each_other_are_one_turn(kind: str) -> None
     assert trained == [ENDED[0], ENDED[1], ENDED[1], ENDED[1]]
 
 
-@pytest.mark.parametrize(("given", "trained"), [(1, True), (0, False), (2, False)])
-def test_a_step_is_trained_where_its_mask_is_one(given: int, trained: bool) -> None:
+@pytest.mark.parametrize(("mask", "trained"), [(1, True), (0, False), (2, False)])
+def test_a_step_is_trained_where_its_mask_is_one(mask: int, trained: bool) -> None:
     for kind in ("qwen", "qwen3_5"):
-        _, runs = masked(kind, CHATML, [CHAT[0], CHAT[1] | {"step_loss_mask": given}])
+        _, runs = masked(kind, CHATML, [CHAT[0], CHAT[1] | {"step_loss_mask": mask}])
         assert runs == (ENDED[:1] if trained else [])
 
 
@@ -147,9 +147,9 @@ def test_a_distilled_model_is_trained_on_the_last_text_as_it_is() -> None:
     assert (text, trained) == ("<|User|>1+1<|Assistant|>2", ["2"])
     text, trained = masked("distill_qwen", DISTILLS, [CHAT[0], CHAT[1] | {"step_loss_mask": 0}])
     assert trained == []
-    made = tokenizer(DISTILLS)
-    made.get_added_vocab = lambda: {DISTILLED: 1}
-    assert MultiTurnLossMaskGenerator(made, "qwen").tokenizer_type == "distill_qwen"
+    chat_tokenizer = tokenizer(DISTILLS)
+    chat_tokenizer.get_added_vocab = lambda: {DISTILLED: 1}
+    assert MultiTurnLossMaskGenerator(chat_tokenizer, "qwen").tokenizer_type == "distill_qwen"
 
 
 def test_slime_s_name_and_its_lengths() -> None:
@@ -165,12 +165,12 @@ def example(fields: dict[str, Any], **data: Any) -> Prompt | Problem:
 
 
 def test_a_prompt_ends_before_the_first_trained_token() -> None:
-    made = example({"messages": CHAT})
-    assert isinstance(made, Prompt)
-    assert made.text == "<|im_start|>user\n1+1<|im_end|>\n<|im_start|>assistant\n"
-    assert made.tokens is not None
-    assert made.tokens.tolist() == tokenizer(CHATML).encode(made.text, add_special_tokens=False)
-    assert made.messages == CHAT
+    prompt = example({"messages": CHAT})
+    assert isinstance(prompt, Prompt)
+    assert prompt.text == "<|im_start|>user\n1+1<|im_end|>\n<|im_start|>assistant\n"
+    assert prompt.tokens is not None
+    assert prompt.tokens.tolist() == tokenizer(CHATML).encode(prompt.text, add_special_tokens=False)
+    assert prompt.messages == CHAT
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_a_prompt_ends_before_the_first_trained_token() -> None:
     ],
 )
 def test_a_chat_without_anything_to_train_on_is_a_bad_row(messages: Any, reason: BadReason) -> None:
-    made = example({"messages": messages})
-    assert isinstance(made, Problem)
-    assert made.reason is reason
+    problem = example({"messages": messages})
+    assert isinstance(problem, Problem)
+    assert problem.reason is reason
 
 
 def test_the_first_rows_are_checked_without_a_tokenizer(tmp_path: Path) -> None:

@@ -25,28 +25,28 @@ def message(role: str) -> st.SearchStrategy[dict[str, Any]]:
 @st.composite
 def turns(draw: st.DrawFn) -> list[dict[str, Any]]:
     """A question, and answers that call none, one or several tools, whose results follow each other."""
-    said = [draw(message("user"))]
+    messages = [draw(message("user"))]
     for calls in draw(st.lists(st.integers(1, 3), max_size=2)):
         function = {"name": "look_up", "arguments": {"word": draw(TEXTS)}}
         answer = draw(message("assistant")) | {"tool_calls": [{"type": "function", "function": function}] * calls}
-        said += [answer, *(draw(message("tool")) for _ in range(calls))]
+        messages += [answer, *(draw(message("tool")) for _ in range(calls))]
     if draw(st.booleans()):
-        said.append(draw(message("system")))
-    return [*said, draw(message("assistant"))]
+        messages.append(draw(message("system")))
+    return [*messages, draw(message("assistant"))]
 
 
 @st.composite
 def chats(draw: st.DrawFn) -> list[dict[str, Any]]:
     first = [draw(message("system"))] if draw(st.booleans()) else []
-    return first + [one for some in draw(st.lists(turns(), min_size=1, max_size=3)) for one in some]
+    return first + [message for some in draw(st.lists(turns(), min_size=1, max_size=3)) for message in some]
 
 
 def masked(kind: str, name: str, chat: list[dict[str, Any]], tools: Any = None) -> tuple[str, list[str]]:
     """The text of all tokens, and that of each trained run."""
-    made: Any = BY_NAME[name]
-    masks = MultiTurnLossMaskGenerator(made, kind)
+    model_tokenizer: Any = BY_NAME[name]
+    masks = MultiTurnLossMaskGenerator(model_tokenizer, kind)
     tokens, mask = masks.get_loss_mask(chat, tools)
-    return made.decode(tokens), masks.get_text_from_loss_mask(tokens, mask)
+    return model_tokenizer.decode(tokens), masks.get_text_from_loss_mask(tokens, mask)
 
 
 @pytest.mark.parametrize("kind", ["qwen", "qwen3", "qwen3_5"])
@@ -55,7 +55,7 @@ def test_the_messages_end_to_end_are_the_whole_chat(kind: str, chat: list[dict[s
     text, trained = masked(kind, "qwen", chat)
     assert text == BY_NAME["qwen"].apply_chat_template(chat, tokenize=False)
     assert trained == masked("qwen3_5", "qwen", chat)[1]
-    assert len(trained) == sum(one["role"] == "assistant" for one in chat)
+    assert len(trained) == sum(message["role"] == "assistant" for message in chat)
 
 
 @given(chat=chats())
@@ -69,4 +69,4 @@ def test_of_a_model_that_thinks_only_thoughts_are_more(chat: list[dict[str, Any]
     text, trained = masked("qwen3", "qwen3", chat)
     whole = str(BY_NAME["qwen3"].apply_chat_template(chat, tokenize=False))
     assert text.replace(NO_THOUGHT, "") == whole.replace(NO_THOUGHT, "")
-    assert [one.replace(NO_THOUGHT, "") for one in trained] == masked("qwen3_5", "qwen", chat)[1]
+    assert [text.replace(NO_THOUGHT, "") for text in trained] == masked("qwen3_5", "qwen", chat)[1]

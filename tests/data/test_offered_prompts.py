@@ -23,7 +23,7 @@ def offer(key: str) -> PromptOffered:
 
 
 class Prompts:
-    """What becomes of a prompt: its key, or an error for that of `bad`."""
+    """Answer each prompt with its key, or with an error if it is `bad`."""
 
     def submitted(self, prompt: InboxPrompt, sender: str) -> Any:
         if prompt.key == "bad":
@@ -39,18 +39,18 @@ async def offered(*keys: str) -> tuple[OfferedPrompts, RunState]:
 
 
 async def test_each_offer_is_answered_once() -> None:
-    made, state = await offered("a", "bad")
-    first, second = await made.answers(state)
+    prompts, state = await offered("a", "bad")
+    first, second = await prompts.answers(state)
     assert first == (InboxPrompt(key="a", prompt="p", label=1), "team")
     assert isinstance(second, PromptRejected)
     assert (second.reason, second.dataset, second.group) == ("no", INBOX, "g-bad")
     source = second.source
     assert (source.path, source.key, source.sender, source.offset) == (INBOX, "bad", "team", -1)
-    assert await made.answers(state) == []
-    assert await made.answers(RunState(run="r")) == []
+    assert await prompts.answers(state) == []
+    assert await prompts.answers(RunState(run="r")) == []
 
 
 async def test_so_many_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offered_prompts, "AT_ONCE", 2)
-    made, state = await offered(*"abcde")
-    assert [len(await made.answers(state)) for _ in range(4)] == [2, 2, 1, 0]
+    prompts, state = await offered(*"abcde")
+    assert [len(await prompts.answers(state)) for _ in range(4)] == [2, 2, 1, 0]

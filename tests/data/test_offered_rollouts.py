@@ -24,20 +24,20 @@ TOKENS, LOG_PROBS = [5, 6, 7, 8], [-1.0, -2.0, -3.0, -4.0]
 
 
 def due(index: int = 1, attempt: int = 4, **group: Any) -> ReusedRollout:
-    asked = {"recalled": RECALLED, "source_path": INBOX, "order": 6} | group
-    state = GroupState(group="g", prompt=pack_tokens([1, 2]), **asked)
+    fields = {"recalled": RECALLED, "source_path": INBOX, "order": 6} | group
+    state = GroupState(group="g", prompt=pack_tokens([1, 2]), **fields)
     return ReusedRollout(state, SampleState(sample=f"g-s{index}", attempt=attempt), RECALLED, f"g-s{index}")
 
 
 def offer(**more: Any) -> RolloutOffered:
-    said: dict[str, Any] = {"sample": "g-s1", "group": "g", "tokens": pack_tokens(TOKENS), "text": "t", "version": 3}
-    said |= {"stop": StopReason.LENGTH, "log_probs": pack_log_probs(LOG_PROBS), "metadata": {"a": 1}}
-    return RolloutOffered(**(said | more))
+    fields: dict[str, Any] = {"sample": "g-s1", "group": "g", "tokens": pack_tokens(TOKENS), "text": "t", "version": 3}
+    fields |= {"stop": StopReason.LENGTH, "log_probs": pack_log_probs(LOG_PROBS), "metadata": {"a": 1}}
+    return RolloutOffered(**(fields | more))
 
 
-async def answers(one: RolloutOffered, *asked: ReusedRollout) -> list[Any]:
-    log = await made.log(offer(sample="z-s0"), one)
-    return list(await OfferedRollouts(log, "worker", unpack).answers(asked))
+async def answers(offered: RolloutOffered, *requests: ReusedRollout) -> list[Any]:
+    log = await made.log(offer(sample="z-s0"), offered)
+    return list(await OfferedRollouts(log, "worker", unpack).answers(requests))
 
 
 async def test_an_offer_answers_its_sample() -> None:
@@ -90,7 +90,7 @@ async def test_a_reward_comes_with_it(sender: str, grader: str) -> None:
 
 async def test_what_was_not_made_outside_is_not_answered() -> None:
     others = [due(source_path="file"), due(recalled=msgspec.UNSET)]
-    assert [is_offered(one) for one in (due(), *others)] == [True, False, False]
+    assert [is_offered(group) for group in (due(), *others)] == [True, False, False]
     assert await answers(offer(), *others) == []
     assert await answers(offer()) == []
     assert await answers(offer(), due(0)) == []

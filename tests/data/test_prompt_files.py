@@ -1,4 +1,4 @@
-"""What a prompt file held: the same for the same bytes anywhere, another for another file; growth is told apart."""
+"""Test the record of a prompt file: equal for equal bytes anywhere, different for another file or after growth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = b"".join(b'{"q": "%d"}\n' % n for n in range(200))
 
 
 def settings_of(path: str, *evaluated: str) -> TrainSettings:
-    pairs = [word for n, one in enumerate(evaluated) for word in (f"set{n}", one)]
+    pairs = [word for n, path in enumerate(evaluated) for word in (f"set{n}", path)]
     return made.settings(data={"prompt_data": path}, evaluation={"eval_prompt_data": pairs})
 
 
@@ -33,8 +33,8 @@ def test_the_same_bytes_are_the_same_file_near_and_far(tmp_path: Path) -> None:
     near.write_bytes(ROWS)
     with fsspec.open("memory://changed/a.jsonl", "wb") as remote:
         remote.write(ROWS)
-    one, other = prompt_file(str(near)), prompt_file("memory://changed/a.jsonl")
-    assert (one.size, one.digest) == (other.size, other.digest) == (len(ROWS), one.digest)
+    first, other = prompt_file(str(near)), prompt_file("memory://changed/a.jsonl")
+    assert (first.size, first.digest) == (other.size, other.digest) == (len(ROWS), first.digest)
 
 
 def test_files_of_a_run_are_looked_at_cached_and_without_slices(tmp_path: Path) -> None:
@@ -60,11 +60,11 @@ def test_every_change_is_said_with_both_facts(tmp_path: Path, monkeypatch: pytes
     assert changed_files(before, settings) == []
     assert changed_files({}, settings) == [], "an older run has recorded nothing"
     path.write_bytes(ROWS[:-4] + b"x" + ROWS[-3:])
-    (said,) = changed_files(before, settings)
-    assert f"it had {len(ROWS):,} bytes (sha256 {before[str(path)].digest[:12]})" in said
+    (note,) = changed_files(before, settings)
+    assert f"it had {len(ROWS):,} bytes (sha256 {before[str(path)].digest[:12]})" in note
     path.write_bytes(ROWS + b'{"q": "new"}\n')
-    (said,) = changed_files(before, settings)
-    assert "has grown from" in said
+    (note,) = changed_files(before, settings)
+    assert "has grown from" in note
     path.write_bytes(ROWS[:40])
     assert "and now has 40 bytes" in changed_files(before, settings)[0]
     with pytest.raises(InvalidValue, match=r"(?s)run demo .*now has 40 bytes.*--accept-changed-data"):

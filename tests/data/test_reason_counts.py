@@ -5,33 +5,33 @@ from __future__ import annotations
 from slime_events.loop.prompts.refusals import KINDS, LENGTH, REASONS, ReasonCounts
 
 
-def said(*messages: str) -> list[str]:
+def counted(*messages: str) -> list[str]:
     """The parts of the sentence."""
     return str(ReasonCounts(messages)).split(", ")
 
 
 def test_reasons_that_differ_in_numbers_are_one() -> None:
-    assert said("row 1 is bad", "row 22 is bad", "other") == ["2 x row 1 is bad", "1 x other"]
-    assert said("too long; 5 tokens", "too long; x") == ["2 x too long"]
+    assert counted("row 1 is bad", "row 22 is bad", "other") == ["2 x row 1 is bad", "1 x other"]
+    assert counted("too long; 5 tokens", "too long; x") == ["2 x too long"]
     assert str(ReasonCounts()) == ""
 
 
 def test_the_most_common_is_first_and_the_rest_is_a_count() -> None:
     letters = "abcde" + "bcde" + "cde" + "de"
-    assert said(*letters) == ["4 x d", "4 x e", "3 x c", "2 x b", "1 x other reasons"]
-    assert said(*"aab", *"ccc", *"dddd") == ["4 x d", "3 x c", "2 x a", "1 x b"]
+    assert counted(*letters) == ["4 x d", "4 x e", "3 x c", "2 x b", "1 x other reasons"]
+    assert counted(*"aab", *"ccc", *"dddd") == ["4 x d", "3 x c", "2 x a", "1 x b"]
     assert REASONS == 4
 
 
 def test_a_long_reason_is_cut() -> None:
-    (whole,), (cut,) = said("x" * LENGTH), said("y" * (LENGTH + 1))
+    (whole,), (cut,) = counted("x" * LENGTH), counted("y" * (LENGTH + 1))
     assert whole == f"1 x {'x' * LENGTH}"
     assert cut == f"1 x {'y' * (LENGTH - 3)}..."
 
 
 def test_reasons_that_begin_alike_for_long_are_one() -> None:
-    assert len(said("x" * 2 * LENGTH + "a", "x" * 2 * LENGTH + "b")) == 1
-    assert len(said("x" * (2 * LENGTH - 1) + "a", "x" * (2 * LENGTH - 1) + "b")) == 2
+    assert len(counted("x" * 2 * LENGTH + "a", "x" * 2 * LENGTH + "b")) == 1
+    assert len(counted("x" * (2 * LENGTH - 1) + "a", "x" * (2 * LENGTH - 1) + "b")) == 2
 
 
 def test_no_more_reasons_are_held_than_can_be_read() -> None:

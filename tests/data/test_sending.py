@@ -94,22 +94,22 @@ class Run:
         self.replies, self.sent = list(replies), list[list[str]]()
 
     async def send(self, data: bytes) -> InboxReply:
-        keys = [one["key"] for one in json.loads(data)]
+        keys = [item["key"] for item in json.loads(data)]
         self.sent.append(keys)
         if self.replies:
             return self.replies.pop(0)
         return InboxReply(accepted=True, groups=tuple(f"g-{key}" for key in keys))
 
 
-async def sent(run: Run, given: Sequence[Line | BadLine], batch: int = 100, size: int = 10_000) -> list[Any]:
+async def sent(run: Run, lines_: Sequence[Line | BadLine], batch: int = 100, size: int = 10_000) -> list[Any]:
     client = InboxClient(run.send, size, again_s=(0.0, 0.0))
-    return [one async for one in produce(client, given, batch)]
+    return [pair async for pair in produce(client, lines_, batch)]
 
 
 async def test_each_line_is_told_its_group() -> None:
     run, bad = Run(), BadLine("f:9", "prompt", "no")
-    told = await sent(run, [*lines("a", "b"), bad, *lines("c")])
-    assert [one if one is bad else (one[0].key, one[1]) for one in told] == [
+    results = await sent(run, [*lines("a", "b"), bad, *lines("c")])
+    assert [result if result is bad else (result[0].key, result[1]) for result in results] == [
         bad,
         ("a", "g-a"),
         ("b", "g-b"),
@@ -125,7 +125,7 @@ async def test_lines_go_in_messages_of_so_many() -> None:
     assert run.sent == [["a", "b"], ["c", "d"], ["e"]]
     many = Run()
     await sent(many, lines(*map(str, range(MAX_BATCH + 1))), batch=10**6, size=10**9)
-    assert [len(one) for one in many.sent] == [MAX_BATCH, 1]
+    assert [len(message) for message in many.sent] == [MAX_BATCH, 1]
 
 
 async def test_a_message_has_no_more_bytes_than_it_may() -> None:
@@ -133,11 +133,11 @@ async def test_a_message_has_no_more_bytes_than_it_may() -> None:
     for most, packs in ((3 * size, [3, 1]), (3 * size - 1, [2, 2]), (size, [1] * 4)):
         run = Run()
         await sent(run, lines(*"abcd"), size=most)
-        assert [len(one) for one in run.sent] == packs
+        assert [len(message) for message in run.sent] == packs
     run = Run()
-    told = await sent(run, [*lines("a"), *lines("b", text="x" * 100), *lines("c")], size=3 * size)
+    results = await sent(run, [*lines("a"), *lines("b", text="x" * 100), *lines("c")], size=3 * size)
     assert run.sent == [["a", "c"]]
-    assert [(one.place, one.field) for one in told if isinstance(one, BadLine)] == [("f:0", "prompt")]
+    assert [(result.place, result.field) for result in results if isinstance(result, BadLine)] == [("f:0", "prompt")]
     (small,) = await sent(run, lines("a"), size=size - 1)
     assert isinstance(small, BadLine)
 
@@ -164,9 +164,9 @@ def test_a_valid_message_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_what_is_refused_is_told_and_the_others_are_sent_again() -> None:
     run = Run(refusing((2, "label"), (0, "prompt")))
-    told = await sent(run, lines(*"abc"))
-    assert [(one.place, one.field) for one in told[:2]] == [("f:0", "prompt"), ("f:2", "label")]
-    assert [(line.key, group) for line, group in told[2:]] == [("b", "g-b")]
+    results = await sent(run, lines(*"abc"))
+    assert [(result.place, result.field) for result in results[:2]] == [("f:0", "prompt"), ("f:2", "label")]
+    assert [(line.key, group) for line, group in results[2:]] == [("b", "g-b")]
     assert run.sent == [["a", "b", "c"], ["b"]]
     everything = Run(refusing((0, "prompt")))
     assert len(await sent(everything, lines("a"))) == len(everything.sent) == 1
@@ -197,13 +197,13 @@ async def test_what_cannot_be_taken_now_is_sent_again_a_few_times(full: bool, er
 
 
 class Client:
-    """A NATS client: what it is asked, and what comes of it."""
+    """Play a NATS client that records requests and answers with a set outcome."""
 
     def __init__(self, outcome: Any) -> None:
-        self.outcome, self.asked = outcome, list[Any]()
+        self.outcome, self.calls = outcome, list[Any]()
 
     async def request(self, subject: str, data: bytes, timeout: float, headers: Any) -> Any:
-        self.asked.append((subject, data, timeout, headers))
+        self.calls.append((subject, data, timeout, headers))
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self
@@ -216,7 +216,7 @@ class Client:
 async def test_the_reply_of_a_run() -> None:
     client = Client(b'{"accepted": true, "groups": ["g"]}')
     assert await ask_inbox(client, "r", "s", b"d", 3.0, {"h": "v"}) == InboxReply(accepted=True, groups=("g",))
-    assert client.asked == [("s", b"d", 3.0, {"h": "v"})]
+    assert client.calls == [("s", b"d", 3.0, {"h": "v"})]
 
 
 @pytest.mark.parametrize(
@@ -228,10 +228,10 @@ async def test_the_reply_of_a_run() -> None:
     ],
 )
 async def test_a_run_that_does_not_reply(raised: Exception, error: type[Exception]) -> None:
-    with pytest.raises(error) as said:
+    with pytest.raises(error) as refusal:
         await ask_inbox(Client(raised), "r", "s", b"d", 3.0)
-    assert type(said.value) is error
-    assert said.value.__cause__ is raised
+    assert type(refusal.value) is error
+    assert refusal.value.__cause__ is raised
 
 
 def asking(outcomes: list[Any]) -> Callable[[bytes], Awaitable[InboxReply]]:
@@ -244,9 +244,9 @@ def asking(outcomes: list[Any]) -> Callable[[bytes], Awaitable[InboxReply]]:
     return ask
 
 
-def saying(told: list[str], error: Exception | None = None) -> Callable[[], Awaitable[None]]:
+def saying(notes: list[str], error: Exception | None = None) -> Callable[[], Awaitable[None]]:
     async def say() -> None:
-        told.append("waits")
+        notes.append("waits")
         if error is not None:
             raise error
 
@@ -254,38 +254,38 @@ def saying(told: list[str], error: Exception | None = None) -> Callable[[], Awai
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(inbox, "LOOK_S", 0.0)
     return []
 
 
-async def test_a_run_that_is_not_on_yet_is_waited_for(told: list[str]) -> None:
+async def test_a_run_that_is_not_on_yet_is_waited_for(notes: list[str]) -> None:
     away = [LogUnavailable("no"), DeadlineExceeded("no"), NobodyListens("no"), None]
-    send = patient(asking(away), 60.0, lambda: False, saying(told))
+    send = patient(asking(away), 60.0, lambda: False, saying(notes))
     assert (await send(b"g")).groups == ("g",)
-    assert told == ["waits"]
+    assert notes == ["waits"]
     assert away == []
 
 
 @pytest.mark.parametrize(("wait_s", "is_over"), [(60.0, True), (-1.0, False)])
 async def test_no_longer_than_it_may_and_not_for_a_run_that_is_over(
-    told: list[str], wait_s: float, is_over: bool
+    notes: list[str], wait_s: float, is_over: bool
 ) -> None:
-    send = patient(asking([LogUnavailable("no"), None]), wait_s, lambda: is_over, saying(told))
+    send = patient(asking([LogUnavailable("no"), None]), wait_s, lambda: is_over, saying(notes))
     with pytest.raises(LogUnavailable):
         await send(b"g")
-    assert told == []
+    assert notes == []
 
 
-async def test_nothing_is_waited_for_in_vain(told: list[str]) -> None:
-    send = patient(asking([LogUnavailable("no"), None]), 60.0, lambda: False, saying(told, ConfigError("in vain")))
+async def test_nothing_is_waited_for_in_vain(notes: list[str]) -> None:
+    send = patient(asking([LogUnavailable("no"), None]), 60.0, lambda: False, saying(notes, ConfigError("in vain")))
     with pytest.raises(ConfigError):
         await send(b"g")
-    assert told == ["waits"]
+    assert notes == ["waits"]
 
 
-async def test_other_errors_are_not_waited_for(told: list[str]) -> None:
-    send = patient(asking([ConfigError("no"), None]), 60.0, lambda: False, saying(told))
+async def test_other_errors_are_not_waited_for(notes: list[str]) -> None:
+    send = patient(asking([ConfigError("no"), None]), 60.0, lambda: False, saying(notes))
     with pytest.raises(ConfigError):
         await send(b"g")
-    assert told == []
+    assert notes == []

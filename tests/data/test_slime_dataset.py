@@ -31,9 +31,9 @@ from tests.data.test_archived_prompts import prompted
 def path(tmp_path: Path) -> Path:
     rows = [{"text": "p" * (number + 1), "label": number, "metadata": {"n": number}} for number in range(5)]
     rows.insert(2, {"other": 1})
-    made = tmp_path / "rows.jsonl"
-    made.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return made
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
 
 
 def labels(samples: Any) -> list[Any]:
@@ -69,8 +69,8 @@ def test_a_dataset_is_shuffled_once_an_epoch(path: Path) -> None:
 def test_a_dataset_of_chats(tmp_path: Path) -> None:
     row = {"text": "hi", "more": {"n": 1}, "t": [{"name": "f"}], "tools": [{"name": "g"}]}
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    given: Any = {"tokenizer": Templated(), "apply_chat_template": True, "metadata_key": "more"}
-    own, plain = (Dataset(str(tmp_path / "a.jsonl"), tool_key=key, **given)[0] for key in ("t", None))
+    options: Any = {"tokenizer": Templated(), "apply_chat_template": True, "metadata_key": "more"}
+    own, plain = (Dataset(str(tmp_path / "a.jsonl"), tool_key=key, **options)[0] for key in ("t", None))
     assert ('"f"' in own.prompt, '"g"' in plain.prompt) == (True, True)
     assert own.prompt.endswith("<user>hi")
     assert own.metadata == {"n": 1}
@@ -87,7 +87,7 @@ def test_groups_are_numbered_from_the_first(path: Path) -> None:
     source = RolloutDataSource(args(path))
     groups = [*source.get_samples(2), *source.get_samples(4)]
     assert [labels(group) for group in groups] == [[label] * 2 for label in (0, 1, 2, 3, 4, 0)]
-    assert [(one.group_index, one.index) for group in groups for one in group] == [
+    assert [(sample.group_index, sample.index) for group in groups for sample in group] == [
         (number // 2, number) for number in range(12)
     ]
     assert groups[0][0] is not groups[0][1]
@@ -103,16 +103,18 @@ def test_a_dataset_that_is_looked_at_gives_the_same_groups(path: Path) -> None:
         assert len(held) == 5
         first, second = held.get_samples(3), held.get_samples(4)
         assert len(second) == 4
-        assert sorted(one[0].label for one in [*first, *second][:5]) == [0, 1, 2, 3, 4]
+        assert sorted(group[0].label for group in [*first, *second][:5]) == [0, 1, 2, 3, 4]
         assert (held.epoch_id, held.sample_offset) == (1, 2)
         if not shuffled:
-            assert [one[0].label for one in streamed.get_samples(7)] == [one[0].label for one in [*first, *second]]
+            assert [group[0].label for group in streamed.get_samples(7)] == [
+                group[0].label for group in [*first, *second]
+            ]
 
 
 def test_a_dataset_of_ones_own_is_drawn_from(path: Path) -> None:
     source = RolloutDataSource(args(None))
     assert (source.dataset, len(source)) == (None, 0)
-    assert [one.prompt for group in source.get_samples(1) for one in group] == ["", ""]
+    assert [sample.prompt for group in source.get_samples(1) for sample in group] == ["", ""]
     source.dataset = Dataset.of(PromptSource(DataSettings(prompt_data=str(path), input_key="text")))
     assert [group[0].prompt for group in source.get_samples(6)] == ["p", "pp", "ppp", "pppp", "ppppp", "p"]
     source.dataset.samples = []
@@ -138,13 +140,13 @@ def test_a_source_is_saved_and_loaded(path: Path, tmp_path: Path) -> None:
     assert again.get_samples(1)[0][0].label == 3
     fresh = RolloutDataSource(args(path))
     fresh.load(7)
-    assert fresh.sample_offset == 0, "it was told no folder"
+    assert fresh.sample_offset == 0, "it got no folder"
     fresh.restore({})
     assert (fresh.sample_index, fresh.metadata) == (0, {})
 
 
 class Runs:
-    """What a state that somebody else wrote could do."""
+    """Record what a foreign state could execute."""
 
     def __reduce__(self) -> Any:
         return (list, ())
@@ -163,11 +165,11 @@ def test_a_dataset_that_is_held_goes_on_in_its_epoch(path: Path, tmp_path: Path)
     assert first.dataset is not None
     first.get_samples(6)
     first.save(1)
-    rest = [one[0].label for one in first.get_samples(4)]
+    rest = [group[0].label for group in first.get_samples(4)]
     again = RolloutDataSource(first.args)
     assert again.dataset is not None
     again.load(1)
-    assert [one[0].label for one in again.get_samples(4)] == rest
+    assert [group[0].label for group in again.get_samples(4)] == rest
 
 
 def test_a_buffer_is_drawn_from_first(path: Path) -> None:
@@ -222,7 +224,7 @@ def choosing(tmp_path: Path, returns: str) -> BufferFilter:
 def test_a_buffer_filter_chooses_one_group(tmp_path: Path, returns: str, row: int | None) -> None:
     rows = [members(4), members(7)]
     assert choosing(tmp_path, returns).choose(rows) == row
-    assert [len(one.members) for _, one in rows] == [2, 2]
+    assert [len(each.members) for _, each in rows] == [2, 2]
 
 
 @pytest.mark.parametrize(

@@ -132,13 +132,13 @@ BAD: list[tuple[dict[str, Any], BadReason, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "reason", "said"), BAD)
-def test_every_unusable_row_is_named(fields: dict[str, Any], reason: BadReason, said: str) -> None:
+@pytest.mark.parametrize(("fields", "reason", "message"), BAD)
+def test_every_unusable_row_is_named(fields: dict[str, Any], reason: BadReason, message: str) -> None:
     settings = DataSettings(label_key="label", apply_chat_template=True)
     problem = make_prompt(fields, settings, CharTokenizer(), 20)
     assert isinstance(problem, Problem)
     assert problem.reason is reason
-    assert said in problem.message
+    assert message in problem.message
 
 
 def test_bad_lines_are_named_and_the_others_go_on(tmp_path: Path) -> None:
@@ -177,27 +177,27 @@ def test_a_place_leads_to_the_next(tmp_path: Path) -> None:
 
 
 def test_a_file_is_given_up_after_a_whole_epoch_without_a_usable_row(tmp_path: Path) -> None:
-    one = open_source(write(tmp_path / "a.jsonl", [{"no": 1}, {"no": 2}, *prompts(1)]))
-    assert texts(one.take(0, 2)) == ["p0", "p0"]
+    source = open_source(write(tmp_path / "a.jsonl", [{"no": 1}, {"no": 2}, *prompts(1)]))
+    assert texts(source.take(0, 2)) == ["p0", "p0"]
     with pytest.raises(DataError, match="usable"):
         open_source(write(tmp_path / "b.jsonl", [{"no": 1}] * 3), max_bad_lines=3).take(0, 1)
 
 
 @pytest.mark.parametrize(("longest", "fits"), [(2, True), (1, False), (None, True)])
 def test_a_prompt_of_just_the_length_fits(longest: int | None, fits: bool) -> None:
-    made = make_prompt({"input": "ab"}, DataSettings(), CharTokenizer(), longest)
-    assert isinstance(made, Problem) is not fits
+    prompt = make_prompt({"input": "ab"}, DataSettings(), CharTokenizer(), longest)
+    assert isinstance(prompt, Problem) is not fits
 
 
 def test_an_evaluation_is_in_the_order_of_its_file(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", prompts(9))
     data = DataSettings(prompt_data="x", rollout_shuffle=True)
-    found = eval_sources(EvalSettings(eval_prompt_data=["a", str(path)]), data)["a"]
-    assert texts(found.source.take(0, 9)) == [f"p{index}" for index in range(9)]
+    eval_set = eval_sources(EvalSettings(eval_prompt_data=["a", str(path)]), data)["a"]
+    assert texts(eval_set.source.take(0, 9)) == [f"p{index}" for index in range(9)]
 
 
 def test_what_cannot_be_a_source(tmp_path: Path) -> None:
-    for path, said in (
+    for path, message in (
         (tmp_path / "none.jsonl", "no file"),
         (write(tmp_path / "empty.jsonl", []), "no usable line"),
         (f"{write(tmp_path / 'few.jsonl', prompts(2))}@[5:]", "slice is empty"),
@@ -206,7 +206,7 @@ def test_what_cannot_be_a_source(tmp_path: Path) -> None:
         (write(tmp_path / "no.parquet", ["x"]), "not a Parquet file"),
         (write(tmp_path / "no.jsonl.gz", ["x"]), "cannot be read"),
     ):
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=message):
             open_source(path)
     with pytest.raises(DataError, match="none of its 2 rows is usable"):
         open_source(write(tmp_path / "all.jsonl", [{"a": 1}] * 2)).take(0, 1)
@@ -214,12 +214,12 @@ def test_what_cannot_be_a_source(tmp_path: Path) -> None:
         open_source(tmp_path / "few.jsonl", apply_chat_template=True)
 
 
-@pytest.mark.parametrize(("bounds", "wanted"), [("1:3", "p1 p2"), ("-2:", "p4 p5"), (":2", "p0 p1"), ("-9:1", "p0")])
-def test_slices_count_rows(tmp_path: Path, bounds: str, wanted: str) -> None:
+@pytest.mark.parametrize(("bounds", "texts_"), [("1:3", "p1 p2"), ("-2:", "p4 p5"), (":2", "p0 p1"), ("-9:1", "p0")])
+def test_slices_count_rows(tmp_path: Path, bounds: str, texts_: str) -> None:
     lines: list[Any] = prompts(6)
     lines.insert(1, "{broken")
     source = open_source(f"{write(tmp_path / 'a.jsonl', lines)}@[{bounds}]")
-    assert texts(source.take(0, len(source))) == wanted.split()
+    assert texts(source.take(0, len(source))) == texts_.split()
 
 
 def test_every_format_gives_the_same_rows(tmp_path: Path) -> None:
@@ -231,12 +231,12 @@ def test_every_format_gives_the_same_rows(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(prompts(40)), tmp_path / "a.parquet", row_group_size=7)
     with fsspec.open("memory://data/a.jsonl", "wb") as remote:
         remote.write(content)
-    wanted = None
+    first_seen = None
     for path in (*sorted(tmp_path.iterdir()), "memory://data/a.jsonl"):
         rows = open_source(path, label_key="label", rollout_shuffle=True).take(0, 50)
         seen = [(row.row, row.text, row.label, row.metadata, row.line) for row in rows]
-        wanted = wanted or seen
-        assert seen == wanted, path
+        first_seen = first_seen or seen
+        assert seen == first_seen, path
         assert (rows[-1].epoch, rows[-1].position) == (1, 49)
 
 
@@ -250,21 +250,21 @@ def test_evaluation_sets(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [{"q": "one", "a": 1}])
     settings = EvalSettings(eval_prompt_data=["aime", str(path), "half", f"{path}@[:1]"], eval_input_key="q")
     sources = eval_sources(settings, DataSettings(prompt_data="x", rollout_shuffle=True, label_key="a"))
-    assert [(name, len(found.source)) for name, found in sources.items()] == [("aime", 1), ("half", 1)]
+    assert [(name, len(eval_set.source)) for name, eval_set in sources.items()] == [("aime", 1), ("half", 1)]
     (row,) = sources["aime"].source.take(0, 1)
     assert isinstance(row, PromptRow)
     assert (row.text, row.label) == ("one", 1)
 
 
 def test_a_set_is_read_by_its_own_keys(tmp_path: Path) -> None:
-    """Those that it does not say are the flags', and a label key of "" means that it has no labels."""
+    """Take keys that the set leaves out from the flags; a label key of "" means that it has no labels."""
     line = {"q": "one", "a": 1, "input": "two", "label": 2, "more": {"x": 1}, "metadata": {"x": 2}, "t": [{"n": 1}]}
     path = str(write(tmp_path / "a.jsonl", [line]))
     own = EvalSet(path=path, input_key="q", label_key="a", metadata_key="more", tool_key="t")
     sets = {"own": own, "flags": EvalSet(path=path), "bare": EvalSet(path=path, label_key="")}
     settings = EvalSettings(eval_sets=sets, eval_prompt_data=["no", "more"])
     sources = eval_sources(settings, DataSettings(label_key="label"))
-    rows = {name: found.source.read(0, range(1))[0] for name, found in sources.items()}
+    rows = {name: eval_set.source.read(0, range(1))[0] for name, eval_set in sources.items()}
     seen = {name: (row.text, row.label, row.metadata, row.tools) for name, row in rows.items()}
     assert seen == {
         "own": ("one", 1, {"x": 1}, [{"n": 1}]),
@@ -277,6 +277,6 @@ def test_a_set_is_read_by_its_own_keys(tmp_path: Path) -> None:
 def test_questions_have_a_longest_of_their_own(tmp_path: Path, own: int | None, run: int, fits: bool) -> None:
     path = write(tmp_path / "a.jsonl", [{"input": "ab"}])
     settings = EvalSettings(eval_prompt_data=["a", str(path)], eval_max_prompt_len=own)
-    found = eval_sources(settings, DataSettings(), CharTokenizer(), run)["a"]
-    (row,) = found.source.read(0, range(1))
+    eval_set = eval_sources(settings, DataSettings(), CharTokenizer(), run)["a"]
+    (row,) = eval_set.source.read(0, range(1))
     assert isinstance(row, PromptRow) is fits

@@ -1,4 +1,4 @@
-"""How many rows are looked at, in which order, and why there are none; changed files; draws by what the log says."""
+"""Test how many rows are read, in which order, and why a file has none; changed files; draws by the log."""
 
 from __future__ import annotations
 
@@ -98,18 +98,18 @@ def test_what_a_source_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         ([], "it is empty"),
         (["no"], "1 bad"),
         (["[", "{}]"], "JSON list"),
     ],
 )
-def test_why_a_file_has_no_rows(tmp_path: Path, lines: list[str], said: str) -> None:
+def test_why_a_file_has_no_rows(tmp_path: Path, lines: list[str], message: str) -> None:
     with pytest.raises(DataError) as error:
         source_of(rows_file(tmp_path, *lines))
-    assert said in str(error.value)
-    assert ("JSON list" in str(error.value)) == (said == "JSON list")
+    assert message in str(error.value)
+    assert ("JSON list" in str(error.value)) == (message == "JSON list")
 
 
 def test_rows_by_their_number_and_place(tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_rows_by_their_number_and_place(tmp_path: Path) -> None:
         (order[1], 7, 2, order[1] + 3),
         (order[2], 8, 2, order[2] + 3),
     ]
-    one = source.read_row(2, epoch=5, position=9)
-    assert isinstance(one, PromptRow)
-    assert (one.text, one.row, one.epoch, one.position, one.line) == ("p3", 2, 5, 9, 5)
+    selected = source.read_row(2, epoch=5, position=9)
+    assert isinstance(selected, PromptRow)
+    assert (selected.text, selected.row, selected.epoch, selected.position, selected.line) == ("p3", 2, 5, 9, 5)
     assert [row.position for row in source.in_file_order()] == [0, 1, 2]
     assert source.take(0, 0) == []
 
@@ -132,7 +132,7 @@ def test_bad_lines_and_rows_count_together(tmp_path: Path) -> None:
     path = rows_file(tmp_path, "no", {"x": 1}, {"x": 1}, *some(1))
     source = source_of(path, max_bad_lines=3)
     assert shown(source.take(0, 1)) == [2, 3, "p0"]
-    assert [one.line for one in source.refused] == [1, 2, 3]
+    assert [bad.line for bad in source.refused] == [1, 2, 3]
     with pytest.raises(TooManyBadLines):
         source_of(path, max_bad_lines=2).take(0, 1)
 
@@ -196,10 +196,10 @@ def test_a_file_that_has_grown_is_told_from_another(tmp_path: Path) -> None:
     settings = settings_of(str(path))
     for content, grown in ((b"one\ntwo\n", True), (b"two\n", False), (b"one", False), (b"onetwo\n", False)):
         path.write_bytes(content)
-        (said,) = changed_files(before, settings)
-        assert ("has grown" in said) is grown
+        (change,) = changed_files(before, settings)
+        assert ("has grown" in change) is grown
         (note,) = check_prompt_files(before, settings, "r", accept=True)
-        assert said in note
+        assert change in note
         with pytest.raises(InvalidValue):
             check_prompt_files(before, settings, "r", accept=False)
     path.write_bytes(b"one\n")
@@ -220,12 +220,12 @@ class Noted:
 
 
 def test_of_a_large_file_64_blocks_are_read_in_eights() -> None:
-    """What an earlier version has recorded of it stays true."""
+    """Keep what an earlier version recorded of it true."""
     block = 1 << 20
     for size, last in ((64 * block, 63 * block), (64 * block + 1, 63 * block + 1), (10**9, 10**9 - block)):
         noted: Any = Noted()
         digest_of(noted, size)
-        assert [len(one) for one in noted.read] == [8] * 8
+        assert [len(block) for block in noted.read] == [8] * 8
         assert (noted.read[0][0], noted.read[-1][-1]) == ((0, block), (last, block))
     few: Any = Noted()
     digest_of(few, 3 * block - 1)
@@ -253,54 +253,54 @@ def test_uniform_numbers_depend_on_every_argument() -> None:
     assert max(uniform(0, "f", number) for number in range(500)) > 0.9
 
 
-def pool(rows: int = 3, known: dict[int, PromptStats] | None = None, **more: Any) -> Pool:
-    return Pool(dict.fromkeys(range(rows), (1.0, 2.0)), known or {}, **({"version": 5, "rest": 2} | more))
+def pool(rows: int = 3, stats: dict[int, PromptStats] | None = None, **more: Any) -> Pool:
+    return Pool(dict.fromkeys(range(rows), (1.0, 2.0)), stats or {}, **({"version": 5, "rest": 2} | more))
 
 
 def test_a_draw_is_of_what_is_there() -> None:
-    made = pool()
-    assert made.rows == [0, 1, 2]
-    made.remove(1, refused=False)
-    assert made.rows == [0, 2]
-    assert [made.draw(at) for at in (0.0, 0.49, 0.5, 0.999999, 1.0)] == [0, 0, 2, 2, 2]
-    made.remove(2, refused=False)
-    assert (made.draw(1.0), made.draw(0.999999)) == (0, 0)
-    made.remove(0, refused=False)
-    assert (made.draw(0.5), made.rows, pool(0).draw(0.5)) == (None, [], None)
-    made.remove(7, refused=False)
-    assert made.drawn == 4
+    drawn_pool = pool()
+    assert drawn_pool.rows == [0, 1, 2]
+    drawn_pool.remove(1, refused=False)
+    assert drawn_pool.rows == [0, 2]
+    assert [drawn_pool.draw(at) for at in (0.0, 0.49, 0.5, 0.999999, 1.0)] == [0, 0, 2, 2, 2]
+    drawn_pool.remove(2, refused=False)
+    assert (drawn_pool.draw(1.0), drawn_pool.draw(0.999999)) == (0, 0)
+    drawn_pool.remove(0, refused=False)
+    assert (drawn_pool.draw(0.5), drawn_pool.rows, pool(0).draw(0.5)) == (None, [], None)
+    drawn_pool.remove(7, refused=False)
+    assert drawn_pool.drawn == 4
 
 
 def test_who_was_ever_drawn() -> None:
-    made = pool(3, {0: PromptStats(times=2, version=5)})
-    assert [made.has(row) for row in range(3)] == [True, False, False]
-    made.remove(1, refused=True)
-    made.remove(0, refused=False)
-    assert [made.has(row) for row in range(3)] == [True, True, False]
-    assert (made.drawn, made.times(0), made.times(1), made.times(2)) == (2, 3, 1, 0)
+    drawn_pool = pool(3, {0: PromptStats(times=2, version=5)})
+    assert [drawn_pool.has(row) for row in range(3)] == [True, False, False]
+    drawn_pool.remove(1, refused=True)
+    drawn_pool.remove(0, refused=False)
+    assert [drawn_pool.has(row) for row in range(3)] == [True, True, False]
+    assert (drawn_pool.drawn, drawn_pool.times(0), drawn_pool.times(1), drawn_pool.times(2)) == (2, 3, 1, 0)
 
 
 @pytest.mark.parametrize(("version", "rests"), [(3, False), (4, True), (5, True)])
 def test_a_prompt_rests_so_many_versions(version: int, rests: bool) -> None:
-    made = pool(1, {0: PromptStats(times=1, version=version)}, version=5, rest=2)
-    assert (made.rows == []) is rests
-    assert made.longest_ago() == 0
+    drawn_pool = pool(1, {0: PromptStats(times=1, version=version)}, version=5, rest=2)
+    assert (drawn_pool.rows == []) is rests
+    assert drawn_pool.longest_ago() == 0
 
 
 def test_the_longest_ago_is_the_oldest_then_the_rarest_then_the_first() -> None:
-    known = {
+    stats = {
         0: PromptStats(times=1, version=3),
         1: PromptStats(times=2, version=1),
         2: PromptStats(times=1, version=1),
         3: PromptStats(times=1, version=1),
         4: PromptStats(times=0, version=0, is_refused=True),
     }
-    made = pool(5, known)
+    drawn_pool = pool(5, stats)
     chosen = list[int | None]()
     for _ in range(5):
-        chosen.append(row := made.longest_ago())
+        chosen.append(row := drawn_pool.longest_ago())
         assert row is not None
-        made.remove(row, refused=False)
+        drawn_pool.remove(row, refused=False)
     assert chosen == [2, 3, 1, 0, 2]
     assert pool(2, {0: PromptStats(times=1, version=0)}).longest_ago() == 1, "which was never drawn"
 
@@ -327,16 +327,16 @@ def test_ancestries_are_of_published_and_trained_weights() -> None:
 
 
 async def test_archived_rows_are_chosen_by_their_rate_and_query() -> None:
-    said = [STARTED, *(prompted(name, label=name) for name in "abc"), prompted("d", label="d")]
-    said += [accepted("a", 1.0, 0.0), accepted("b", 0.0), accepted("c", 1.0)]
-    run = await opened(said)
+    events_ = [STARTED, *(prompted(name, label=name) for name in "abc"), prompted("d", label="d")]
+    events_ += [accepted("a", 1.0, 0.0), accepted("b", 0.0), accepted("c", 1.0)]
+    run = await opened(events_)
 
-    async def chosen(wanted: list[str] | None = None, **more: Any) -> list[int]:
+    async def chosen(groups: list[str] | None = None, **more: Any) -> list[int]:
         async def samples_where(_: Any, query: str) -> list[str]:
             assert query == "q"
-            return wanted or []
+            return groups or []
 
-        where = {} if wanted is None else {"archive_where": "q"}
+        where = {} if groups is None else {"archive_where": "q"}
         data = DataSettings(archive_prompts="x", **where, **more)
         return (await read_archive(run, data, samples_where, samples=1, ahead=0)).eligible
 
@@ -354,6 +354,6 @@ async def test_no_group_with_enough_rollouts_is_said() -> None:
     run = await opened([STARTED, completed("g-s0", 5)])
     with pytest.raises(DataError):
         await archived_rollouts(run, {"g": 0}, samples=2, bound=4, ahead=2)
-    found = await archived_rollouts(run, {"g": 0, "other": 1}, samples=1, bound=2, ahead=2)
-    assert found.in_time(5, CommonVersion(5, 5)) == [0]
-    assert found.in_time(6, CommonVersion(5, 5)) == []
+    rollouts = await archived_rollouts(run, {"g": 0, "other": 1}, samples=1, bound=2, ahead=2)
+    assert rollouts.in_time(5, CommonVersion(5, 5)) == [0]
+    assert rollouts.in_time(6, CommonVersion(5, 5)) == []

@@ -63,7 +63,9 @@ def test_nothing_stands_in_for_an_object_by_passing_its_attributes_on() -> None:
     for room, allowed in PROXIES.items():
         sources = [path.read_text() for path in (ROOT / room).rglob("*.py")]
         assert sum(source.count("def __getattr__") for source in sources) <= allowed, room
-        passing = [one for one in sources if re.search(r"def __getattr__\(.*\n(.*\n)?\s+return getattr\(self\.", one)]
+        passing = [
+            source for source in sources if re.search(r"def __getattr__\(.*\n(.*\n)?\s+return getattr\(self\.", source)
+        ]
         assert passing == [], room
 
 
@@ -97,14 +99,14 @@ def test_to_take_the_one_for_the_other_is_an_error_of_the_type_checker() -> None
 def test_a_tokenizer_is_read_from_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import AutoTokenizer
 
-    asked: list[Any] = []
+    folders: list[Any] = []
     monkeypatch.delenv("TRANSFORMERS_NO_ADVISORY_WARNINGS", raising=False)
     monkeypatch.setattr(
-        AutoTokenizer, "from_pretrained", lambda folder, **how: asked.append((folder, how)) or Letters()
+        AutoTokenizer, "from_pretrained", lambda folder, **how: folders.append((folder, how)) or Letters()
     )
     assert isinstance(load_tokenizer("folder"), Letters)
-    assert asked == [("folder", {"local_files_only": True})]
-    assert os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] == "1", "nothing is said of packages that are not needed"
+    assert folders == [("folder", {"local_files_only": True})]
+    assert os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] == "1", "no message names packages that are not needed"
 
 
 @pytest.mark.parametrize("there", ["torch", "transformers", None])
@@ -119,7 +121,7 @@ def test_torch_is_hidden_only_from_a_process_that_has_neither(
     before = importlib.util.find_spec, importlib.metadata.packages_distributions
     with _lightly():
         now = importlib.util.find_spec, importlib.metadata.packages_distributions
-        assert [one is other for one, other in zip(now, before, strict=True)] == [there is not None] * 2
+        assert [module is other for module, other in zip(now, before, strict=True)] == [there is not None] * 2
         if there is None:
             assert importlib.util.find_spec("torch") is None
             assert importlib.util.find_spec("json") is not None

@@ -48,12 +48,12 @@ def test_another_base_has_nothing_in_common() -> None:
 
 async def branch_of(where: str, count: int = 3) -> MemoryLog:
     branched = Branched(run=RUN, where=where, position=9, version=1, weights_digest="w1", optimizer_digest="o1")
-    said = [
+    events_ = [
         made.started(branched=branched),
         made.published(1, parent=0, url="weights/1", digest="w1"),
         made.published(2, parent=1, url="weights/2", digest="own"),
     ]
-    return await made.log(*said[:count], run="branch")
+    return await made.log(*events_[:count], run="branch")
 
 
 async def test_the_line_of_a_branch_goes_back_to_the_first_run(tmp_path: Path) -> None:

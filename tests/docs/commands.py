@@ -26,7 +26,7 @@ class Command:
 
 
 def commands_of(page: Path) -> Iterator[Command]:
-    """Of code blocks, and of code in the text."""
+    """Return the commands of code blocks, and of code in the text."""
     text = page.read_text(encoding="utf-8")
     for block in _FENCE.findall(text):
         for line in _lines(block):
@@ -36,7 +36,7 @@ def commands_of(page: Path) -> Iterator[Command]:
 
 
 def _lines(block: str) -> Iterator[str]:
-    """Each command on one line: goes on behind a backslash, and up to the quote that closes."""
+    """Each command on one line: continues after a backslash, and up to the quote that closes."""
     lines = iter(re.sub(r"\s*\\\n\s*", " ", block).splitlines())
     for line in lines:
         if not _BEGINS.match(line):
@@ -44,7 +44,7 @@ def _lines(block: str) -> Iterator[str]:
         while line.count('"') % 2:
             line += "\n" + next(lines)
         begin, quote, rest = line.lstrip().partition('"')
-        # What stands behind two blanks is said about the command.
+        # What follows two blanks is a remark about the command.
         yield re.sub(r"(?<=\S)  .*", "", begin) + (quote + rest if re.search(r"\S  ", begin) is None else "")
 
 

@@ -24,7 +24,7 @@ MIXED, EASY, NEVER = (True, False, True, True), (True,) * SAMPLES, (False,) * SA
 
 
 def run_settings() -> TrainSettings:
-    """Of a run with three groups of four samples a step."""
+    """Return the settings of a run with three groups of four samples a step."""
     return settings()
 
 
@@ -35,7 +35,7 @@ async def recorded_run() -> OpenedRun:
 
 
 def events() -> Iterator[Event]:
-    """What the log says."""
+    """Return the events of the log."""
     yield made.started(code_version="0.1.0")
     yield from _weights(0)
     for step in range(STEPS):
@@ -64,7 +64,7 @@ class Answered:
         path = "inbox" if inbox else "archive/demo" if recalled else "train.jsonl"
         self.source = Source(path=path, row=row, epoch=epoch, line=row + 1, key=name if inbox or recalled else "")
         self.samples = tuple(sample_id(name, index) for index in range(SAMPLES))
-        self.rewards = tuple(float(one) for one in right)
+        self.rewards = tuple(float(flag) for flag in right)
         self.prompt = f"<|im_start|>user\n{sum_}<|im_end|>\n<|im_start|>assistant\n"
 
     def events(self) -> Iterator[Event]:

@@ -1,4 +1,4 @@
-"""docs/agent-apis.md says of every field of the dialects what comes of it."""
+"""Test that docs/agent-apis.md states the effect of every field of the dialects."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ def test_the_tables_are_up_to_date() -> None:
 
 def test_every_field_that_is_not_simple_says_why() -> None:
     silent = [(title, name) for title, table in TABLES.items() for name, field in table.items() if not field.note]
-    assert [one for one in silent if TABLES[one[0]][one[1]].use.value not in ("works", "the run's")] == []
+    assert [field for field in silent if TABLES[field[0]][field[1]].use.value not in ("works", "the run's")] == []

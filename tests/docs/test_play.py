@@ -1,4 +1,4 @@
-"""A documented start that ends otherwise than its page says is told from one that does not."""
+"""Test that a documented start passes only if it ends as its page says."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ended(stage: Stage, prints: str, code: int, *, says: str = "", shown: str = 
 
 def test_numbers_and_folders_may_be_others_and_nothing_else(stage: Stage) -> None:
     assert ended(stage, PRINTS, 2, says=r"step 2", steps=2) == []
-    assert ended(stage, PRINTS, 0) == ["exit code 0 in the place of 2"]
+    assert ended(stage, PRINTS, 0) == ["exit code 0 instead of 2"]
     assert ended(stage, PRINTS, 0, shown="") == []
     (wrong,) = ended(stage, PRINTS.replace("tis_clip", "eps_clip"), 2)
     assert wrong == f"the page shows, and it did not say: {SAYS.splitlines()[0]}"

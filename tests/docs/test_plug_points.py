@@ -48,7 +48,7 @@ CALCULATOR = ROOT / "examples" / "calculator.py"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a user would have put them."""
+    """Return the folder that holds a user's functions."""
     for name, code in SHOWN.items():
         (tmp_path / name).write_text(code)
     monkeypatch.chdir(tmp_path)
@@ -56,7 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def changes(*flags: str) -> list[dict]:
-    """What rescoring the run with these flags says of its samples and groups."""
+    """Rescore the run with these flags, and return the changed samples and groups."""
     opened, out = await recorded_run(), io.BytesIO()
     await rescore(opened, make_change(opened.settings, flags), out)
     return [json.loads(line) for line in out.getvalue().splitlines()]
@@ -77,18 +77,18 @@ def test_a_reward_with_graders_of_slime(folder: Path, response: str, domain: str
 
 
 async def test_a_reward_tells_right_answers_from_wrong_ones(folder: Path) -> None:
-    said = await changes("--custom-rm-path", f"{folder}/rewards.py:reward_func")
-    found = {one["sample"]: one["reward"] for one in said if "sample" in one}
+    changes_ = await changes("--custom-rm-path", f"{folder}/rewards.py:reward_func")
+    rewards = {change["sample"]: change["reward"] for change in changes_ if "sample" in change}
     # Right answers keep the whole reward, which they had; each wrong one gets a little instead of nothing.
     wrong = [f"train-0-{step:06d}-s{index}" for step in range(STEPS) for index in range(SAMPLES) if not MIXED[index]]
-    assert {found[sample] for sample in wrong} == {0.1}
-    assert not [sample for sample in found if sample.startswith("train-1-")]
-    assert set(found.values()) == {0.1}
+    assert {rewards[sample] for sample in wrong} == {0.1}
+    assert not [sample for sample in rewards if sample.startswith("train-1-")]
+    assert set(rewards.values()) == {0.1}
 
 
 async def test_the_reward_of_the_snippet_is_that_of_the_last_answer(folder: Path) -> None:
-    said = await changes("--custom-rm-path", f"{CALCULATOR}:reward_func")
-    assert not [one for one in said if "sample" in one], "it pays what exact has paid"
+    changes_ = await changes("--custom-rm-path", f"{CALCULATOR}:reward_func")
+    assert not [change for change in changes_ if "sample" in change], "it pays what exact has paid"
     again = await changes("--custom-rm-path", f"{folder}/rewards.py:reward_func")
     assert again, "and would have been heard"
 
@@ -100,10 +100,10 @@ async def test_the_reward_of_the_snippet_is_that_of_the_last_answer(folder: Path
 async def test_a_filter_keeps_some_groups_and_drops_others(
     folder: Path, path: str, reason: str, *, keeps_unsolved: bool
 ) -> None:
-    said = await changes("--dynamic-sampling-filter-path", f"{folder}/{path}")
-    dropped = {one["group"]: one["reason"] for one in said if "group" in one and not one["accept"]}
+    changes_ = await changes("--dynamic-sampling-filter-path", f"{folder}/{path}")
+    dropped = {change["group"]: change["reason"] for change in changes_ if "group" in change and not change["accept"]}
     assert dropped == {f"train-1-{step:06d}": reason for step in range(STEPS)}, "and keeps the mixed ones"
-    kept = {one["group"] for one in said if "group" in one and one["accept"]}
+    kept = {change["group"] for change in changes_ if "group" in change and change["accept"]}
     unsolved = {f"inbox-{step:06d}" for step in range(STEPS)} | {"train-0-000099"}
     assert kept == (unsolved if keeps_unsolved else set())
 
@@ -129,7 +129,7 @@ def test_a_data_source_gives_prompts(folder: Path) -> None:
     prompts = [event for event in taken if isinstance(event, PromptSubmitted)]
     assert [(event.text, event.label) for event in prompts] == [(f"<user>{n}+{n}", str(2 * n)) for n in range(3)]
     again = UserDataSource(data, ArgsView({"n_samples_per_prompt": 2}), Letters(), 200)
-    assert again.take({data.data_source_path or "": 2}, 1) == taken[2:], "after a restart it goes on"
+    assert again.take({data.data_source_path or "": 2}, 1) == taken[2:], "after a restart it continues"
 
 
 def test_functions_of_the_trainer_are_what_its_points_take(folder: Path) -> None:
@@ -164,8 +164,8 @@ def test_functions_over_a_step_are_what_its_points_take(folder: Path) -> None:
     assert data["loss_masks"][0].tolist() == [0, 1]
     path = f"{folder}/convert.py:convert"
     functions = StepFunctions(RolloutSettings(custom_convert_samples_to_train_data_path=path), lambda: ArgsView({}))
-    made = [Sample(tokens=[1, 2, 3], response_length=2, loss_mask=[1, 1], reward=reward) for reward in (1.0, 0.0)]
-    converted = functions.convert([[one] for one in made], (1.0, 0.0), (1.0, -1.0))
+    samples = [Sample(tokens=[1, 2, 3], response_length=2, loss_mask=[1, 1], reward=reward) for reward in (1.0, 0.0)]
+    converted = functions.convert([[sample] for sample in samples], (1.0, 0.0), (1.0, -1.0))
     assert (converted.raw_rewards, converted.rewards) == ((1.0, 0.0), (0.5, -0.5))
     assert [column.name for column in converted.columns] == ["loss_masks", "weights"]
 
@@ -202,7 +202,7 @@ async def test_the_rollout_function_leaves_out_the_best_groups(tmp_path: Path, m
         run.start_engine()
         run.start_role("function", runner(run, f"{tmp_path}/own_rollout.py:rollout").run())
         assert await run.finish() is RunPhase.FINISHED
-    assert [len(one.groups) for one in run.events(BatchSealed)] == [2, 2, 2]
-    assert all(reward < 0 for one in run.events(BatchSealed) for reward in one.raw_rewards)
-    assert [one.metrics for one in run.events(RolloutReturned)] == [{"rollout/left_out": 2.0}] * 3
+    assert [len(event.groups) for event in run.events(BatchSealed)] == [2, 2, 2]
+    assert all(reward < 0 for event in run.events(BatchSealed) for reward in event.raw_rewards)
+    assert [event.metrics for event in run.events(RolloutReturned)] == [{"rollout/left_out": 2.0}] * 3
     check_log(run)

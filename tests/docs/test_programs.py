@@ -1,4 +1,4 @@
-"""What the pages import, run with `python -m` and make is there."""
+"""Test that whatever the pages import, run with `python -m` or pass to make exists."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def _file_of(module: str) -> Path:
 
 
 def _names_in(file: Path) -> set[str]:
-    """What a module defines or imports at its top level. It is not imported: some take seconds."""
+    """Return the names that a module defines or imports at its top level. It is not imported: some take seconds."""
     names: set[str] = set()
     body = parsed(file).body
-    for node in [*body, *(inner for one in body if isinstance(one, ast.If) for inner in one.body)]:
+    for node in [*body, *(inner for node_ in body if isinstance(node_, ast.If) for inner in node_.body)]:
         if isinstance(node, ast.ImportFrom):
             names |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -36,7 +36,7 @@ def _names_in(file: Path) -> set[str]:
 
 
 def test_every_name_that_a_page_imports_is_there() -> None:
-    imports = [found for page in PAGES for found in _IMPORT.findall(page.read_text(encoding="utf-8"))]
+    imports = [name for page in PAGES for name in _IMPORT.findall(page.read_text(encoding="utf-8"))]
     assert len(imports) > 5
     wrong = [
         f"{module}.{name}"
@@ -48,7 +48,7 @@ def test_every_name_that_a_page_imports_is_there() -> None:
 
 
 def test_every_module_that_a_page_runs_can_be_run() -> None:
-    modules = {found for page in PAGES for found in _MODULE.findall(page.read_text(encoding="utf-8"))}
+    modules = {name for page in PAGES for name in _MODULE.findall(page.read_text(encoding="utf-8"))}
     assert not [name for name in modules if not _can_run(name)]
 
 
@@ -61,6 +61,6 @@ def _can_run(module: str) -> bool:
 
 def test_every_target_that_a_page_makes_is_in_the_makefile() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    made = {found for page in PAGES for found in _TARGET.findall(page.read_text(encoding="utf-8"))}
-    assert {"demo", "test"} <= made
-    assert made <= targets
+    targets_ = {name for page in PAGES for name in _TARGET.findall(page.read_text(encoding="utf-8"))}
+    assert {"demo", "test"} <= targets_
+    assert targets_ <= targets

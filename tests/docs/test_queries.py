@@ -25,7 +25,7 @@ WRONG = "SELECT avg(rewards) FROM samples"
 
 
 def queries(page: Path) -> Iterator[str]:
-    """Of blocks, of commands, and of flags that take a query."""
+    """Return the queries of blocks, of commands, and of flags that take a query."""
     text = page.read_text(encoding="utf-8")
     yield from _FENCED.findall(text)
     yield from _IN_PYTHON.findall(text)
@@ -35,15 +35,15 @@ def queries(page: Path) -> Iterator[str]:
 
 
 async def test_every_query_is_answered_with_rows(tmp_path: Path) -> None:
-    asked = [(page.name, sql) for page in PAGES for sql in queries(page) if sql != WRONG and "{" not in sql]
-    assert {page for page, _ in asked} >= {"querying.md", "prompt-files.md", "retraining.md"}
+    queries_ = [(page.name, sql) for page in PAGES for sql in queries(page) if sql != WRONG and "{" not in sql]
+    assert {page for page, _ in queries_} >= {"querying.md", "prompt-files.md", "retraining.md"}
     empty = []
     run = await recorded_run()
     assert isinstance(run.log, MemoryLog)
     of_agent = session(Sampling(max_new_tokens=40), "ab" * 32)
     await made.say(run.log, *of_agent, at=1_800_000_000_000_000_000)
     async with tables_of(run, cache=tmp_path) as tables:
-        for page, sql in asked:
+        for page, sql in queries_:
             try:
                 rows = (await tables.sql(sql)).rows()
             except BadQuery as error:

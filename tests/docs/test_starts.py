@@ -1,4 +1,4 @@
-"""Whatever a page or an example starts a run with is started by `make docs-run`, or stands in a list with a reason."""
+"""Test that `make docs-run` starts every run of the pages and examples, or that a list has the reason why not."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ STARTED: set[Key] = {case.key for case in CASES} | {key for case in CASES for ke
 def test_every_start_of_a_page_is_started_or_has_a_reason() -> None:
     starts = all_starts()
     assert len(starts) > 100
-    unknown = [str(one) for one in starts if one.key not in STARTED and not reasons(one)]
+    unknown = [str(start) for start in starts if start.key not in STARTED and not reasons(start)]
     assert not unknown, "add a case to tests/harness/docs_run/cases.py for: \n" + "\n".join(unknown)
 
 
 def reasons(start: Start) -> list[str]:
-    return [one.reason for one in NOT_STARTED if one.holds_of(start.key)]
+    return [reason_.reason for reason_ in NOT_STARTED if reason_.holds_of(start.key)]
 
 
 def test_no_case_and_no_reason_is_of_something_that_is_gone() -> None:
     keys = {start.key for start in all_starts()}
     assert {key for key in STARTED if key not in keys} == set()
-    assert [one for one in NOT_STARTED if not any(one.holds_of(key) for key in keys)] == []
-    assert [one for one in NOT_STARTED if any(one.holds_of(key) for key in STARTED)] == [], "it is started"
-    assert all(len(one.reason) > 20 for one in NOT_STARTED)
+    assert [reason_ for reason_ in NOT_STARTED if not any(reason_.holds_of(key) for key in keys)] == []
+    assert [reason_ for reason_ in NOT_STARTED if any(reason_.holds_of(key) for key in STARTED)] == [], "it is started"
+    assert all(len(reason_.reason) > 20 for reason_ in NOT_STARTED)
 
 
 def test_each_case_is_one_command_that_the_page_s_text_allows() -> None:
@@ -54,12 +54,12 @@ def test_a_start_that_is_new_on_a_page_is_seen(tmp_path: Path, monkeypatch) -> N
         "```toml\n[data]\n```\n```python\nprint(1)\n```\n```python\nwith start_run(s):\n    pass\n```\n"
     )
     monkeypatch.setattr("tests.harness.docs_run.blocks.ROOT", tmp_path)
-    found = list(starts_of(page))
-    assert [(one.line, one.text) for one in found] == [
+    starts = list(starts_of(page))
+    assert [(start.line, start.text) for start in starts] == [
         (2, "slime-events train --config a.toml --run b"), (7, "[data]"), (13, "with start_run(s):"),
     ]  # fmt: skip
-    assert found[0].shown == ("note: x",)
-    assert not any(one.key in STARTED or reasons(one) for one in found)
+    assert starts[0].shown == ("note: x",)
+    assert not any(start.key in STARTED or reasons(start) for start in starts)
 
 
 def test_each_way_to_train_has_one_start_in_the_suite() -> None:

@@ -27,12 +27,14 @@ def test_every_threat_has_what_stops_it_and_a_test() -> None:
     assert [line for line in LINES if len(line) != 3 or not NAMED.search(line[2])] == []
 
 
-@pytest.mark.parametrize(("file", "name"), sorted({found for line in LINES for found in NAMED.findall(line[-1])}))
+@pytest.mark.parametrize(("file", "name"), sorted({name for line in LINES for name in NAMED.findall(line[-1])}))
 def test_a_named_test_is_there(file: str, name: str) -> None:
     tree = parsed(ROOT / file)
-    (found,) = [
+    (test,) = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
     ]
-    assert not any("skip" in ast.unparse(one) or "soak" in ast.unparse(one) for one in found.decorator_list)
+    assert not any(
+        "skip" in ast.unparse(decorator) or "soak" in ast.unparse(decorator) for decorator in test.decorator_list
+    )

@@ -1,4 +1,4 @@
-"""What every engine does, real or scripted. Subclasses give the `engine` and `weights` fixtures."""
+"""Test what every engine does, real or scripted. Subclasses define the `engine` and `weights` fixtures."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def request(
     )
 
 
-async def collect(engine: Engine, asked: GenerateRequest) -> Response:
+async def collect(engine: Engine, asked_request: GenerateRequest) -> Response:
     """Run a response to its end, checking every delta on the way."""
     deltas = []
-    done = len(asked.resume)
-    async for delta in engine.generate(asked):
+    done = len(asked_request.resume)
+    async for delta in engine.generate(asked_request):
         assert delta.tokens.dtype == np.int32
         assert delta.log_probs.dtype == np.float32
         assert len(delta.tokens) == len(delta.log_probs)
@@ -115,27 +115,30 @@ class EngineContract:
 
     async def test_nor_on_what_it_begins_like(self, engine: Engine) -> None:
         # Prompts that no test before has left in a cache of prefixes: those of a group are prefilled side by side.
-        asked = [request(n, rid=f"r{n}-{seed}", seed=seed) for n in (31, 32) for seed in range(6)]
-        together = await asyncio.gather(*[collect(engine, one) for one in asked])
-        resumed = [dataclasses.replace(one, resume=made.tokens[:9]) for one, made in zip(asked, together, strict=True)]
-        rest = await asyncio.gather(*[collect(engine, one) for one in resumed])
-        for one, made, part in zip(asked, together, rest, strict=True):
-            alone = await collect(engine, one)
-            assert made.tokens.tobytes() == alone.tokens.tobytes()
-            assert made.log_probs.tobytes() == alone.log_probs.tobytes()
+        requests = [request(n, rid=f"r{n}-{seed}", seed=seed) for n in (31, 32) for seed in range(6)]
+        together = await asyncio.gather(*[collect(engine, item) for item in requests])
+        resumed = [
+            dataclasses.replace(item, resume=response.tokens[:9])
+            for item, response in zip(requests, together, strict=True)
+        ]
+        rest = await asyncio.gather(*[collect(engine, item) for item in resumed])
+        for item, response, part in zip(requests, together, rest, strict=True):
+            alone = await collect(engine, item)
+            assert response.tokens.tobytes() == alone.tokens.tobytes()
+            assert response.log_probs.tobytes() == alone.log_probs.tobytes()
             assert part.tokens.tobytes() == alone.tokens[9:].tobytes()
             assert part.log_probs.tobytes() == alone.log_probs[9:].tobytes()
 
     @pytest.mark.parametrize("temperature", [1.0, 0.7])
     async def test_told_the_tokens_it_gives_the_same_log_probs(self, engine: Engine, temperature: float) -> None:
-        asked = request(3, new=24, temperature=temperature)
-        made = await collect(engine, asked)
-        whole = await engine.score(asked, made.tokens)
-        rest = await engine.score(dataclasses.replace(asked, resume=made.tokens[:10]), made.tokens[10:])
+        request_ = request(3, new=24, temperature=temperature)
+        response = await collect(engine, request_)
+        whole = await engine.score(request_, response.tokens)
+        rest = await engine.score(dataclasses.replace(request_, resume=response.tokens[:10]), response.tokens[10:])
         assert whole.dtype == np.float32
-        np.testing.assert_allclose(whole, made.log_probs, atol=1e-4, rtol=0)
-        np.testing.assert_allclose(rest, made.log_probs[10:], atol=1e-4, rtol=0)
-        assert len(await engine.score(asked, np.empty(0, np.int32))) == 0
+        np.testing.assert_allclose(whole, response.log_probs, atol=1e-4, rtol=0)
+        np.testing.assert_allclose(rest, response.log_probs[10:], atol=1e-4, rtol=0)
+        assert len(await engine.score(request_, np.empty(0, np.int32))) == 0
 
     async def test_nor_on_how_the_company_is_sampled(self, engine: Engine) -> None:
         alone = [await collect(engine, request(n)) for n in range(6)]

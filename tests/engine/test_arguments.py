@@ -55,8 +55,8 @@ def test_cuda_gets_neither_placeholders_nor_cpu_arguments(checkpoint: str) -> No
 def test_engines_that_are_not_deterministic_draw_different_random_streams(checkpoint: str) -> None:
     """Two engines of a run, one that was started again, and one of another run; also where a seed is set."""
     names = ["run engine-1a", "run engine-2b", "run engine-3c", "other engine-1a"]
-    for given in ({}, {"random_seed": 7}):
-        settings = EngineSettings(hf_checkpoint=checkpoint, device="cuda", sglang=given)
+    for options in ({}, {"random_seed": 7}):
+        settings = EngineSettings(hf_checkpoint=checkpoint, device="cuda", sglang=options)
         seeds = [engine_launch(settings, name=name).arguments["random_seed"] for name in names]
         assert len(set(seeds)) == len(names)
         assert all(0 <= seed < 2**31 for seed in seeds)
@@ -79,7 +79,7 @@ def test_an_engine_that_shares_a_gpu_leaves_memory_to_the_rank(checkpoint: str) 
     assert engine_launch(shared).arguments["mem_fraction_static"] < 0.5
     own = replace(shared, sglang={"mem_fraction_static": 0.7})
     assert engine_launch(own).arguments["mem_fraction_static"] == 0.7
-    assert [engine_launch(one).environment.get(SHARE) for one in (alone, shared, own)] == [None, "0.4", "0.7"]
+    assert [engine_launch(settings).environment.get(SHARE) for settings in (alone, shared, own)] == [None, "0.4", "0.7"]
     assert SHARE not in engine_launch(replace(shared, device="cpu")).environment
 
 
@@ -136,6 +136,6 @@ def test_a_checkpoint_without_config(tmp_path: Path) -> None:
 
 
 def test_a_key_is_not_given_to_sglang_which_prints_its_arguments(checkpoint: str) -> None:
-    given = {"api_key": "${SLIME_EVENTS_SGLANG_API_KEY}", "admin_api_key": "x", "random_seed": 7}
-    launch = engine_launch(EngineSettings(hf_checkpoint=checkpoint, device="cpu", sglang=given))
-    assert launch.arguments.keys() & given.keys() == {"random_seed"}
+    options = {"api_key": "${SLIME_EVENTS_SGLANG_API_KEY}", "admin_api_key": "x", "random_seed": 7}
+    launch = engine_launch(EngineSettings(hf_checkpoint=checkpoint, device="cpu", sglang=options))
+    assert launch.arguments.keys() & options.keys() == {"random_seed"}

@@ -40,8 +40,8 @@ class _Cache:
                     for cache in (self.keys, self.values)
                 )
                 mask = torch.arange(keys.shape[2]) < seen
-                one = query[len(rows)].view(1, HEADS, 1, DIM)
-                rows.append(scaled_dot_product_attention(one, keys, values, mask.view(1, 1, 1, -1), enable_gqa=True))
+                row = query[len(rows)].view(1, HEADS, 1, DIM)
+                rows.append(scaled_dot_product_attention(row, keys, values, mask.view(1, 1, 1, -1), enable_gqa=True))
         return torch.cat(rows).squeeze(2)
 
 
@@ -55,8 +55,8 @@ def test_decoding_in_any_parts(monkeypatch: pytest.MonkeyPatch, lowered: tuple[s
     query = torch.randn(len(LENGTHS), HEADS, DIM)
     expected = cache.one_by_one(query, torch.ones_like(LENGTHS))
     for _ in range(2):  # layers
-        given = (query, torch.empty_like(query), cache.keys, cache.values, cache.table, cache.requests, LENGTHS)
-        assert torch.equal(attention.decode(_unused, cache.backend, *given), expected)
+        inputs = (query, torch.empty_like(query), cache.keys, cache.values, cache.table, cache.requests, LENGTHS)
+        assert torch.equal(attention.decode(_unused, cache.backend, *inputs), expected)
     (parts,) = cache.backend.forward_metadata.values()
     assert len(parts) == count
 
@@ -69,8 +69,8 @@ def test_extending_in_any_parts(monkeypatch: pytest.MonkeyPatch, lowered: tuple[
     query = torch.randn(int(NEW.sum()), HEADS, DIM)
     expected = cache.one_by_one(query, NEW)
     for _ in range(2):
-        given = (query, torch.empty_like(query), cache.keys, cache.values, cache.table, cache.requests, LENGTHS)
-        attended = attention.extend(_unused, cache.backend, *given, LENGTHS - NEW, NEW, causal=True)
+        inputs = (query, torch.empty_like(query), cache.keys, cache.values, cache.table, cache.requests, LENGTHS)
+        attended = attention.extend(_unused, cache.backend, *inputs, LENGTHS - NEW, NEW, causal=True)
         assert torch.equal(attended, expected)
     (parts,) = cache.backend.forward_metadata.values()
     assert len(parts) == count

@@ -1,4 +1,4 @@
-"""What an engine leaves on the machine is removed by the next one, once nobody holds it."""
+"""Test that the next engine removes what an engine left on the machine, once nobody holds it."""
 
 from __future__ import annotations
 

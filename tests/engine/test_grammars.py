@@ -31,9 +31,9 @@ AMBIGUOUS = (
 async def grammars() -> AsyncIterator[Grammars]:
     """One process for all: it takes seconds to start."""
     pytest.importorskip("xgrammar")
-    made = Grammars(str(BASE), 264)
-    yield made
-    made.close()
+    engine_grammars = Grammars(str(BASE), 264)
+    yield engine_grammars
+    engine_grammars.close()
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ async def test_many_that_wait_are_asked_to_come_again(grammars: Grammars, monkey
     monkeypatch.setattr(module, "WAITING_MOST", 3)
     texts = [f"h{{{n + 1}}}" for n in range(8)]
     results = await asyncio.gather(*(grammars.check("regex", text) for text in texts), return_exceptions=True)
-    kinds: list[Any] = [type(one) for one in results]
+    kinds: list[Any] = [type(result) for result in results]
     assert kinds.count(EngineError) == 5
     assert kinds.count(type(None)) == 3
 

@@ -39,14 +39,14 @@ class Manager:
         self.model_config = SimpleNamespace(hf_eos_token_id={END, OTHER_END})
         self.tokens: list[int] = []
         self.reason: dict[str, Any] = {"type": "abort"}
-        self.asked: list[Any] = []
+        self.messages: list[Any] = []
 
     def auto_create_handle_loop(self) -> None: ...
 
     async def generate_request(self, request: Any, _: None) -> AsyncIterator[dict[str, Any]]:
         if self._error is not None:
             raise self._error
-        self.asked.append(request)
+        self.messages.append(request)
         self._running[request.rid] = asyncio.Event()
         await self._running[request.rid].wait()
         log_probs = [(-0.5, token, None) for token in self.tokens]
@@ -70,7 +70,7 @@ def io_struct(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def answer(manager: Manager, *frames: messages.ToHost) -> messages.FromHost:
-    """What the host says first to frames that come together."""
+    """Return the host's first answer to frames that come together."""
     ours, theirs = socket.socketpair()
     engine = SimpleNamespace(tokenizer_manager=manager, loop=asyncio.get_running_loop())
     host = asyncio.create_task(Host(engine, theirs).serve())
@@ -107,12 +107,12 @@ async def test_a_response_that_is_aborted_at_once_ends() -> None:
 async def test_what_else_is_asked_of_sglang_is_asked_and_its_answer_told() -> None:
     manager, more = Manager(), {"logprob_start_len": 0, "image_data": ["x"]}
     sampling = Sampling(max_new_tokens=8, more={"min_p": 0.5})
-    asked = messages.Generate("1", replace(REQUEST, sampling=sampling, payload=more))
-    ended = await answer(manager, asked, messages.Abort("1"))
+    generate = messages.Generate("1", replace(REQUEST, sampling=sampling, payload=more))
+    ended = await answer(manager, generate, messages.Abort("1"))
     assert isinstance(ended, messages.Piece)
     assert ended.delta.meta == {"finish_reason": {"type": "abort"}, "cached_tokens": 2}
-    assert (manager.asked[0].logprob_start_len, manager.asked[0].image_data) == (0, ["x"])
-    assert manager.asked[0].sampling_params["min_p"] == 0.5
+    assert (manager.messages[0].logprob_start_len, manager.messages[0].image_data) == (0, ["x"])
+    assert manager.messages[0].sampling_params["min_p"] == 0.5
     plain = await answer(Manager(), GENERATE, messages.Abort("1"))
     assert isinstance(plain, messages.Piece)
     assert plain.delta.meta == {}

@@ -26,8 +26,8 @@ def test_rms_norm(features: int, with_residual: bool) -> None:
     summed = x if residual is None else x + residual
     variance = summed.contiguous().pow(2).mean(dim=-1, keepdim=True)
     expected = summed * torch.rsqrt(variance + norm.variance_epsilon) * norm.weight
-    given = layers.rms_norm(_refused, norm, x, residual)
-    normed, kept = given if with_residual else (given, summed)
+    outputs = layers.rms_norm(_refused, norm, x, residual)
+    normed, kept = outputs if with_residual else (outputs, summed)
     assert torch.equal(normed, expected)
     assert torch.equal(kept, summed)
     assert layers.rms_norm(_refused, norm, x.bfloat16(), residual) == "left to SGLang"

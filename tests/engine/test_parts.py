@@ -74,10 +74,10 @@ def test_a_stop_string_across_the_seam(resumed: str, new: str, seen: int, kept: 
 
 
 def test_spans_are_cut_to_the_piece_and_counted_from_the_response() -> None:
-    told = [{"version": "3", "start": 0, "end": 10}, {"version": "4", "start": 10, "end": 25}]
-    assert spans_within(told, 100, 105, 120) == (WeightSpan(105, 110, 3), WeightSpan(110, 120, 4))
-    assert spans_within(told, 0, 12, 25) == (WeightSpan(12, 25, 4),)
-    assert spans_within(told, 0, 25, 25) == ()
+    spans = [{"version": "3", "start": 0, "end": 10}, {"version": "4", "start": 10, "end": 25}]
+    assert spans_within(spans, 100, 105, 120) == (WeightSpan(105, 110, 3), WeightSpan(110, 120, 4))
+    assert spans_within(spans, 0, 12, 25) == (WeightSpan(12, 25, 4),)
+    assert spans_within(spans, 0, 25, 25) == ()
 
 
 def _weights(path: Path, shapes: dict[str, list[int]], short: int = 0) -> None:
@@ -165,16 +165,16 @@ def test_a_response_that_ignores_the_model_s_ends_goes_on() -> None:
 )
 def test_how_a_response_has_ended_by_itself(response: str, ended: StopReason | None) -> None:
     sampling = Sampling(max_new_tokens=10, stop=("</p>",), stop_token_ids=(ord("?"),))
-    found = how_it_ended([*map(ord, response)], sampling, {ord("!")}, lambda tokens: "".join(map(chr, tokens)))
-    assert found is ended
+    ending = how_it_ended([*map(ord, response)], sampling, {ord("!")}, lambda tokens: "".join(map(chr, tokens)))
+    assert ending is ended
 
 
 def test_filtered_sampling_says_what_it_kept_and_draws_the_same() -> None:
     probs = torch.tensor([[0.5, 0.3, 0.1, 0.1], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25]])
-    given = (probs, torch.tensor([4, 2, 4]), torch.tensor([0.75, 1.0, 1.0]), torch.zeros(3), False)
+    inputs = (probs, torch.tensor([4, 2, 4]), torch.tensor([0.75, 1.0, 1.0]), torch.zeros(3), False)
     seeds, positions = torch.tensor([1, 2, 3]), torch.tensor([5, 6, 7])
-    plain = filtered_choice(None, *given, seeds, positions)
-    drawn, weights, ids, chosen = filtered_choice(None, *given, seeds, positions, return_filtered_probs=True)
+    plain = filtered_choice(None, *inputs, seeds, positions)
+    drawn, weights, ids, chosen = filtered_choice(None, *inputs, seeds, positions, return_filtered_probs=True)
     assert drawn.tolist() == plain.tolist()
     assert [row[left > 0].tolist() for row, left in zip(ids, weights, strict=True)] == [[0, 1], [3, 2], [0, 1, 2, 3]]
     assert all(row == sorted(row, reverse=True) for row in weights.tolist()), "SGLang takes the first ones"

@@ -90,15 +90,15 @@ class TestSglangEngine(EngineContract):
     ) -> None:
         """Before and after an update in the middle of the responses, each span under its own version's weights."""
         old = engine.version
-        asked = [request(n, new=300, temperature=temperature) for n in range(8)]
-        tasks = [asyncio.create_task(collect(engine, one)) for one in asked]
+        requests = [request(n, new=300, temperature=temperature) for n in range(8)]
+        tasks = [asyncio.create_task(collect(engine, item)) for item in requests]
         await generated(engine, engine.tokens_generated + 8 * 32)
         await engine.update_weights(str(checkpoints[1 + old % 2]), old + 1)
         responses = await asyncio.gather(*tasks)
         models = {version: _model(checkpoints, version) for version in (old, old + 1)}
         compared = dict.fromkeys(models, 0)
-        for one, response in zip(asked, responses, strict=True):
-            references = {v: _reference(model, one.prompt, response, temperature) for v, model in models.items()}
+        for item, response in zip(requests, responses, strict=True):
+            references = {v: _reference(model, item.prompt, response, temperature) for v, model in models.items()}
             for span in response.spans:
                 ours = response.log_probs[span.start : span.end]
                 theirs = references[span.version][span.start : span.end]
@@ -145,29 +145,29 @@ class TestSglangEngine(EngineContract):
     ) -> None:
         import torch
 
-        asked = dataclasses.replace(request(1, top_k=5, top_p=0.9, temperature=0.8), keeps=True)
+        kept_request = dataclasses.replace(request(1, top_k=5, top_p=0.9, temperature=0.8), keeps=True)
         others = [asyncio.create_task(collect(engine, request(n, new=20))) for n in range(2, 5)]
-        deltas = [delta async for delta in engine.generate(asked)]
+        deltas = [delta async for delta in engine.generate(kept_request)]
         await asyncio.gather(*others)
         counts, ids, log_probs, full = (
             np.concatenate([getattr(delta, name) for delta in deltas])
             for name in ("kept_counts", "kept", "kept_log_probs", "log_probs")
         )
-        plain = await collect(engine, dataclasses.replace(asked, keeps=False))
+        plain = await collect(engine, dataclasses.replace(kept_request, keeps=False))
         assert np.concatenate([delta.tokens for delta in deltas]).tolist() == plain.tokens.tolist()
         np.testing.assert_array_equal(full, plain.log_probs)
         assert len(counts) == len(plain.tokens)
         assert 1 < counts.mean() <= 5
-        ends = torch.from_numpy(np.concatenate([asked.prompt, plain.tokens]).astype(np.int64))[None]
+        ends = torch.from_numpy(np.concatenate([kept_request.prompt, plain.tokens]).astype(np.int64))[None]
         with torch.no_grad():
-            logits = _model(checkpoints, engine.version)(ends).logits[0, len(asked.prompt) - 1 : -1] / 0.8
-        for row, kept, token, told in zip(
+            logits = _model(checkpoints, engine.version)(ends).logits[0, len(kept_request.prompt) - 1 : -1] / 0.8
+        for row, kept, token, log_prob in zip(
             logits, np.split(ids, np.cumsum(counts)[:-1]), plain.tokens, log_probs, strict=True
         ):
             assert token in kept
             assert sorted(kept) == kept.tolist()
             chosen = row[torch.from_numpy(kept.astype(np.int64))].log_softmax(0)[kept.tolist().index(token)]
-            assert told == pytest.approx(chosen.item(), abs=1e-4)
+            assert log_prob == pytest.approx(chosen.item(), abs=1e-4)
             assert sorted(row.topk(len(kept)).indices.tolist()) == kept.tolist()
 
     async def test_weights_of_another_shape_are_refused(self, engine: SglangEngine, tmp_path: Path) -> None:

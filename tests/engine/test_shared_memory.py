@@ -1,4 +1,4 @@
-"""The cache of an engine that shares its GPU: the same size whoever is there first. The GPU is a script of numbers."""
+"""The cache of an engine that shares its GPU: the same size in any order of starts. The GPU is a script of numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGE = 64 * 144 * 1024
 
 
 class Gpu:
-    """What is on it, by owner: bytes."""
+    """Hold the bytes on it by owner."""
 
     def __init__(self) -> None:
         self.taken: dict[str, int] = {}
@@ -51,7 +51,7 @@ def sglangs_own(names: dict[str, Any]) -> Callable[..., int]:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    """A GPU in the place of one, for our hook."""
+    """Replace the GPU that our hook sees."""
     gpu = Gpu()
     monkeypatch.setattr(shared_memory, "static_fraction", lambda: 0.4)
     monkeypatch.setattr(
@@ -64,14 +64,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 def profile_of(gpu: Gpu) -> Callable[..., int]:
     """SGLang's computation on this GPU, with all that it reads of its configuration."""
     prefill = SimpleNamespace(full_prefill_max_req=None, backend=None)
-    given = {
+    fields = {
         "get_schedule": SimpleNamespace(mem_fraction_static=0.4, prefill_max_requests=None, max_mamba_cache_size=None),
         "get_parallel": SimpleNamespace(launch_world_size=1, world_group=SimpleNamespace(cpu_group=None)),
         "get_exec": SimpleNamespace(graph=SimpleNamespace(cuda_graph_config=SimpleNamespace(prefill=prefill))),
         "get_disagg": SimpleNamespace(disaggregation_mode="null"),
         "get_mm": SimpleNamespace(mm_feature_transport=None),
     }
-    names: dict[str, Any] = {name: lambda value=value: value for name, value in given.items()}
+    names: dict[str, Any] = {name: lambda value=value: value for name, value in fields.items()}
     names |= {"gc": gc, "math": math, "get_available_gpu_memory": lambda *_, **__: gpu.free / GIB}
     return sglangs_own(names | {"mm_runtime_reservation_gb": lambda **_: 0.0})
 
@@ -105,39 +105,39 @@ class Engine:
 
 def sizes(gpu: Gpu, rank: int, *, hooked: bool) -> dict[str, int]:
     """Bytes of the cache, by who was first. rank: bytes that the rank takes."""
-    engine, found = Engine(gpu, hooked=hooked), {}
+    engine, sizes_ = Engine(gpu, hooked=hooked), {}
     engine.begin()
-    found["engine first"] = engine.cache()
+    sizes_["engine first"] = engine.cache()
     gpu.taken["rank"] = rank
     engine.end()
     engine.begin()
-    found["again beside a rank that is loaded"] = engine.cache()
+    sizes_["again beside a rank that is loaded"] = engine.cache()
     engine.end()
     del gpu.taken["rank"]
     engine.begin()
     gpu.taken["rank"] = rank  # while the engine reads its weights
-    found["both at once"] = engine.cache()
+    sizes_["both at once"] = engine.cache()
     engine.end()
     gpu.taken["rank"] = rank // 2  # it is loaded, and has not trained yet
     engine.begin()
-    found["rank first"] = engine.cache()
+    sizes_["rank first"] = engine.cache()
     engine.end()
     del gpu.taken["rank"]
-    return found
+    return sizes_
 
 
 @pytest.mark.parametrize("rank", [0, 20 * GIB, 47 * GIB])
 def test_the_cache_has_one_size_whoever_is_first(gpu: Gpu, rank: int) -> None:
-    found = sizes(gpu, rank, hooked=True)
-    assert max(found.values()) - min(found.values()) < PAGE
-    assert min(found.values()) == pytest.approx(0.4 * TOTAL - WEIGHTS, abs=PAGE)
+    sizes_ = sizes(gpu, rank, hooked=True)
+    assert max(sizes_.values()) - min(sizes_.values()) < PAGE
+    assert min(sizes_.values()) == pytest.approx(0.4 * TOTAL - WEIGHTS, abs=PAGE)
 
 
 def test_without_it_the_size_is_by_who_is_first(gpu: Gpu) -> None:
     """The script is one in which it matters, so the test above has something to notice."""
-    found = sizes(gpu, 20 * GIB, hooked=False)
-    assert found["engine first"] - found["rank first"] > 3 * GIB
-    assert found["engine first"] - found["again beside a rank that is loaded"] > 7 * GIB
+    sizes_ = sizes(gpu, 20 * GIB, hooked=False)
+    assert sizes_["engine first"] - sizes_["rank first"] > 3 * GIB
+    assert sizes_["engine first"] - sizes_["again beside a rank that is loaded"] > 7 * GIB
 
 
 @pytest.mark.parametrize("shares", [False, True])

@@ -43,7 +43,7 @@ def test_a_row_for_every_different_prefix(sequences: list[tuple[list[int], bool]
 
 def _pass(**changed: Any) -> Any:
     tokens = [5, 6, 7, 5, 6, 8, 5, 6]
-    given = {
+    fields = {
         "forward_mode": SimpleNamespace(name="EXTEND"),
         "input_embeds": None,
         "encoder_lens": None,
@@ -57,7 +57,7 @@ def _pass(**changed: Any) -> Any:
         "extend_seq_lens": torch.tensor([3, 3, 2]),
         "input_ids": torch.tensor(tokens),
     }
-    return SimpleNamespace(**{**given, **changed})
+    return SimpleNamespace(**{**fields, **changed})
 
 
 def _backend(pool: str = "MHATokenToKVPool") -> Any:
@@ -84,7 +84,7 @@ def test_a_pass_computes_them_and_gives_them_to_all() -> None:
     whole = [50, 60, 70, 50, 60, 80, 50, 60]
     assert seen == [([70, 80, 50, 60], whole, [1, 1, 2], True), (whole, whole, [3, 3, 2], True)]
     assert batch.extend_seq_lens.tolist() == [3, 3, 2]  # the logits of each sequence are found by them
-    hidden = shared_prefixes.logits(lambda *given: given[2], None, batch.input_ids, rows, None, batch)
+    hidden = shared_prefixes.logits(lambda *args: args[2], None, batch.input_ids, rows, None, batch)
     assert hidden.flatten().tolist() == whole
 
 
@@ -105,5 +105,5 @@ def test_other_passes_are_left_as_they_are() -> None:
         shared_prefixes.share(backend, batch)
         assert batch.input_ids.tolist() == _pass().input_ids.tolist()
         rows = torch.zeros(8, 1)
-        assert shared_prefixes.extend(lambda *given: given[1], None, rows, rows, rows, None, batch) is rows
-        assert shared_prefixes.logits(lambda *given: given[2], None, batch.input_ids, rows, None, batch) is rows
+        assert shared_prefixes.extend(lambda *args: args[1], None, rows, rows, rows, None, batch) is rows
+        assert shared_prefixes.logits(lambda *args: args[2], None, batch.input_ids, rows, None, batch) is rows

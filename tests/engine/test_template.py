@@ -1,4 +1,4 @@
-"""Hosts that are forked from a template, with a host that imports nothing in the place of SGLang's."""
+"""Hosts that are forked from a template, with a host that imports nothing instead of SGLang's."""
 
 import json
 import os
@@ -52,10 +52,10 @@ class Asked:
         self.ours, self.theirs = socket.socketpair()
         self.ours.settimeout(END_S)
 
-    def said(self) -> dict[str, Any]:
+    def read_answer(self) -> dict[str, Any]:
         self.theirs.close()
-        found: dict[str, Any] = json.loads(self.ours.recv(4096))
-        return found
+        answer: dict[str, Any] = json.loads(self.ours.recv(4096))
+        return answer
 
     def has_ended(self) -> bool:
         return self.ours.recv(1) == b""
@@ -77,15 +77,15 @@ def template(tmp_path: Path) -> Iterator[tuple[str, Asked, subprocess.Popen[byte
 def _templates(name: str, *hosts: int) -> list[int]:
     """Processes that lead a session and carry the name in their command, but for these hosts."""
     named = (process for process in psutil.process_iter(["cmdline"]) if name in (process.info["cmdline"] or ()))
-    return [one.pid for one in named if one.pid not in hosts and os.getsid(one.pid) == one.pid]
+    return [process.pid for process in named if process.pid not in hosts and os.getsid(process.pid) == process.pid]
 
 
 def _template(name: str, *hosts: int) -> int:
     """The only one, once it leads its session."""
     until = time.monotonic() + END_S
-    while not (found := _templates(name, *hosts)) and time.monotonic() < until:
+    while not (pids := _templates(name, *hosts)) and time.monotonic() < until:
         time.sleep(0.05)
-    (pid,) = found
+    (pid,) = pids
     return pid
 
 
@@ -100,17 +100,17 @@ def test_a_later_host_is_a_copy_with_a_job_of_its_own(
     template: tuple[str, Asked, subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     name, first, host = template
-    said = first.said()
-    assert (said["pid"], said["owner"]) == (host.pid, os.getpid())
+    answer = first.read_answer()
+    assert (answer["pid"], answer["owner"]) == (host.pid, os.getpid())
     host.kill()
     assert first.has_ended(), "the template does not hold the first host's socket"
 
     second, folder = Asked(), tmp_path / "second"
     with (tmp_path / "log").open("ab") as log:
         pid = ask_template(name, folder, second.theirs.fileno(), log.fileno())
-    said = second.said()
-    assert said["pid"] == said["session"] == pid
-    assert (said["owner"], said["folder"], said["temporary"]) == (os.getpid(), str(folder), str(folder))
+    answer = second.read_answer()
+    assert answer["pid"] == answer["session"] == pid
+    assert (answer["owner"], answer["folder"], answer["temporary"]) == (os.getpid(), str(folder), str(folder))
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     assert second.has_ended()
@@ -122,20 +122,20 @@ def test_a_second_first_host_leaves_no_other_template(
     template: tuple[str, Asked, subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     name, first, host = template
-    first.said()
+    first.read_answer()
     other = Asked()
     fd = other.theirs.fileno()
     second = subprocess.Popen([sys.executable, "-c", HOST, str(fd), str(tmp_path), name], pass_fds=[fd])
-    assert other.said()["pid"] == second.pid
+    assert other.read_answer()["pid"] == second.pid
     assert _template(name, host.pid)
     other.ours.close()
     second.wait()
 
 
 def test_without_a_template_there_is_no_host(tmp_path: Path) -> None:
-    asked = Asked()
+    question = Asked()
     with (tmp_path / "log").open("ab") as log:
-        assert ask_template(secrets.token_hex(8), tmp_path, asked.theirs.fileno(), log.fileno()) is None
+        assert ask_template(secrets.token_hex(8), tmp_path, question.theirs.fileno(), log.fileno()) is None
 
 
 def test_it_ends_with_its_owners_and_their_parent(tmp_path: Path) -> None:
@@ -146,10 +146,10 @@ def test_it_ends_with_its_owners_and_their_parent(tmp_path: Path) -> None:
     )
     assert raylet.stdout is not None
     raylet.stdout.readline()  # the host's own line
-    said = json.loads(raylet.stdout.readline())
-    pid = _template(name, said["pid"])
-    for one in (said["pid"], said["owner"]):
-        os.kill(one, signal.SIGKILL)
+    started = json.loads(raylet.stdout.readline())
+    pid = _template(name, started["pid"])
+    for pid_ in (started["pid"], started["owner"]):
+        os.kill(pid_, signal.SIGKILL)
     raylet.wait()
     raylet.stdout.close()
     assert _ends(pid)

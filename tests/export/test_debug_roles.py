@@ -44,9 +44,9 @@ def dumps(folder: Path, *, taught: bool = False) -> str:
             lengths[event.sample] = event.length
         elif isinstance(event, RewardAssigned) and taught:
             event = replace(event, teacher_log_probs=pack_log_probs(-np.arange(lengths[event.sample]) / 8))
-        made = samples.apply(event, recorded.position)
-        if made and made[0].step is not None:
-            save_dump(f"{folder}/{made[0].step}.pt", made[0].step, made)
+        exported = samples.apply(event, recorded.position)
+        if exported and exported[0].step is not None:
+            save_dump(f"{folder}/{exported[0].step}.pt", exported[0].step, exported)
     return f"{folder}/{{rollout_id}}.pt"
 
 
@@ -75,11 +75,11 @@ async def test_a_run_trains_on_exactly_what_was_loaded(tmp_path: Path) -> None:
         _, dumped = load_dump(template.format(rollout_id=step))
         assert [sample.tokens.tolist() for sample in trained.samples] == [sample.tokens for sample in dumped]
         assert [sample.loss_mask.tolist() for sample in trained.samples] == [sample.loss_mask for sample in dumped]
-        for sample, one in zip(trained.samples, dumped, strict=True):
-            assert sample.rollout_log_probs.tolist() == one.rollout_log_probs
-    said = {r.envelope.producer for r in sim.log.records if isinstance(r.envelope.event, RolloutCompleted)}
-    assert len(said) == 1
-    assert said.pop().startswith("loader-")
+        for sample, dumped_sample in zip(trained.samples, dumped, strict=True):
+            assert sample.rollout_log_probs.tolist() == dumped_sample.rollout_log_probs
+    producers = {r.envelope.producer for r in sim.log.records if isinstance(r.envelope.event, RolloutCompleted)}
+    assert len(producers) == 1
+    assert producers.pop().startswith("loader-")
     assert {event.grader for event in sim.events(RewardAssigned)} == {"recorded"}
     raw = [(r.position, r.subject, r.data) for r in sim.log.records]
     assert check(raw, bound=PLAN.staleness_bound) == []
@@ -94,22 +94,22 @@ async def test_what_is_dumped_of_it_is_what_was_loaded(tmp_path: Path) -> None:
     assert files == [f"{tmp_path}/again/{step}.pt" for step in range(PLAN.steps)]
     for step, path in enumerate(files):
         before, after = load_dump(template.format(rollout_id=step))[1], load_dump(path)[1]
-        for one, other in zip(before, after, strict=True):
+        for sample, other in zip(before, after, strict=True):
             same = ("tokens", "rollout_log_probs", "loss_mask", "reward", "response", "prompt", "label", "status")
-            assert {name: getattr(one, name) for name in same} == {name: getattr(other, name) for name in same}
+            assert {name: getattr(sample, name) for name in same} == {name: getattr(other, name) for name in same}
 
 
 @pytest.mark.parametrize("layout", [Layout.JSONL, Layout.PARQUET])
 async def test_exported_rows_are_loaded_as_dumps_are(tmp_path: Path, layout: Layout) -> None:
     writer, samples = make_writer(layout, f"{tmp_path}/all.{layout}"), Samples("sim", unpack)
     for recorded in golden("resting"):
-        if made := samples.apply(recorded.envelope.event, recorded.position):
-            writer.write(made)
+        if exported := samples.apply(recorded.envelope.event, recorded.position):
+            writer.write(exported)
     writer.close()
     template = dumps(tmp_path / "dumps")
     for step in range(PLAN.steps):
-        given = [LoadedStep.load(one, step, groups=2, samples=2).groups for one in (writer.files[0], template)]
-        assert given[0] == given[1]
+        loaded = [LoadedStep.load(file, step, groups=2, samples=2).groups for file in (writer.files[0], template)]
+        assert loaded[0] == loaded[1]
     (tmp_path / "bad.jsonl").write_text('{"run": "x"}\n')
     with pytest.raises(DataError, match="does not hold exported samples"):
         LoadedStep.load(f"{tmp_path}/bad.jsonl", 0, groups=2, samples=2)
@@ -117,8 +117,8 @@ async def test_exported_rows_are_loaded_as_dumps_are(tmp_path: Path, layout: Lay
 
 def test_a_part_of_a_dump_is_its_first_and_its_last_groups(tmp_path: Path) -> None:
     samples = Samples("sim", unpack)
-    made = [samples.apply(r.envelope.event, r.position) for r in golden("resting")]
-    trained = [one for many in made for one in many if one.step is not None]
+    exported = [samples.apply(r.envelope.event, r.position) for r in golden("resting")]
+    trained = [sample for many in exported for sample in many if sample.step is not None]
     save_dump(f"{tmp_path}/0.pt", 0, trained)
     whole = LoadedStep.load(f"{tmp_path}/0.pt", 0, groups=len(trained) // 2, samples=2).groups
     for part, kept in ((0.5, len(whole) // 2), (1.0, len(whole)), (1.01 / len(whole), 1)):
@@ -129,7 +129,9 @@ def test_a_part_of_a_dump_is_its_first_and_its_last_groups(tmp_path: Path) -> No
 
 
 async def test_a_teacher_s_log_probs_come_out_of_a_dump(tmp_path: Path) -> None:
-    """Of ours, and of slime's, whose rewards are the answers of a teacher's server; they reach the trainer."""
+    """Dump our own log-probs and slime's, whose rewards are the answers of a teacher's server; they reach the
+    trainer.
+    """
     template = dumps(tmp_path / "dumps", taught=True)
     pack = torch.load(template.format(rollout_id=0), weights_only=True)
     first = pack["samples"][0]

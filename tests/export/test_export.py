@@ -1,4 +1,4 @@
-"""What is exported, in every layout, and what comes of reading it again."""
+"""Test what is exported, in every layout, and what reading it again gives."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_a_data_set_of_hugging_face(opened: OpenedRun, tmp_path: Path, mon
 )
 def test_prompts_of_several_kinds_are_no_column(tmp_path: Path, inputs: list[Any]) -> None:
     common: dict[str, Any] = {"label": None, "metadata": {}, "tools": None, "group": "g", "rewards": [1.0]}
-    rows = [ExportedPrompt(input=one, **common) for one in inputs]
+    rows = [ExportedPrompt(input=each, **common) for each in inputs]
     with pytest.raises(DataError, match="--to jsonl"):
         table_of(rows)
     if len(rows) > 1:

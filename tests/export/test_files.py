@@ -1,4 +1,4 @@
-"""Where the files of an export are made."""
+"""Test the places of an export's files."""
 
 from __future__ import annotations
 

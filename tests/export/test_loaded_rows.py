@@ -25,14 +25,14 @@ def plain(tokens: list[int], length: int = 1, **fields: Any) -> dict[str, Any]:
     return {"tokens": tokens, "response_length": length, "prompt": "p", "response": "r", "reward": 1.0} | fields
 
 
-def step(folder: Path, *samples: dict[str, Any], number: int = 2, **asked: Any) -> LoadedStep:
+def step(folder: Path, *samples: dict[str, Any], number: int = 2, **overrides: Any) -> LoadedStep:
     torch.save({"rollout_id": number, "samples": list(samples)}, folder / f"{number}.pt")
-    shape = {"groups": 2, "samples": 1} | asked
+    shape = {"groups": 2, "samples": 1} | overrides
     return LoadedStep.load(f"{folder}/{{rollout_id}}.pt", number, **shape)
 
 
 def places(loaded: LoadedStep) -> list[list[list[Any]]]:
-    return [[[one.index for one in rollout] for rollout in group] for group in loaded.groups]
+    return [[[row.index for row in rollout] for rollout in group] for group in loaded.groups]
 
 
 def answers(loaded: LoadedStep, place: int = 0, *, index: int = 0, **changes: Any) -> list[Any]:
@@ -45,10 +45,10 @@ def answers(loaded: LoadedStep, place: int = 0, *, index: int = 0, **changes: An
 
 
 def test_groups_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    one = [plain([1, 2], group_index=group, index=place) for place, group in enumerate((7, 3, 7, 3))]
-    assert places(step(tmp_path, *one, samples=2)) == [[[1], [3]], [[0], [2]]]
-    one[0]["group_index"] = one[2]["group_index"] = 0
-    assert places(step(tmp_path, *one, samples=2)) == [[[0], [2]], [[1], [3]]]
+    rows = [plain([1, 2], group_index=group, index=place) for place, group in enumerate((7, 3, 7, 3))]
+    assert places(step(tmp_path, *rows, samples=2)) == [[[1], [3]], [[0], [2]]]
+    rows[0]["group_index"] = rows[2]["group_index"] = 0
+    assert places(step(tmp_path, *rows, samples=2)) == [[[0], [2]], [[1], [3]]]
 
 
 def test_without_numbers_groups_are_one_behind_the_other(tmp_path: Path) -> None:
@@ -59,14 +59,14 @@ def test_without_numbers_groups_are_one_behind_the_other(tmp_path: Path) -> None
 def test_samples_of_a_rollout_have_its_number_or_its_name(tmp_path: Path) -> None:
     numbered = [plain([1, 2], index=place, group_index=place // 2, rollout_id=place // 2) for place in range(4)]
     assert places(step(tmp_path, *numbered)) == [[[0, 1]], [[2, 3]]]
-    for place, one in enumerate(numbered):
-        one |= {"rollout_id": 0, "metadata": {OURS: {"rollout": f"g-s{place // 2}"}}}
+    for place, sample in enumerate(numbered):
+        sample |= {"rollout_id": 0, "metadata": {OURS: {"rollout": f"g-s{place // 2}"}}}
     assert places(step(tmp_path, *numbered)) == [[[0, 1]], [[2, 3]]]
-    for place, one in enumerate(numbered):
-        one["metadata"] = {OURS: {"sample": f"g{place // 2}-s0" + ("-1" if place % 2 else "")}}
+    for place, sample in enumerate(numbered):
+        sample["metadata"] = {OURS: {"sample": f"g{place // 2}-s0" + ("-1" if place % 2 else "")}}
     assert places(step(tmp_path, *numbered)) == [[[0, 1]], [[2, 3]]]
-    for place, one in enumerate(numbered):
-        one["metadata"] = {OURS: f"g{place}"}
+    for place, sample in enumerate(numbered):
+        sample["metadata"] = {OURS: f"g{place}"}
     assert places(step(tmp_path, *numbered)) == [[[0, 1]], [[2, 3]]]
 
 
@@ -127,7 +127,7 @@ def test_a_mask_of_ones_is_none(tmp_path: Path, mask: list[int] | None) -> None:
 def test_further_samples_come_first_with_prompts_of_their_own(tmp_path: Path) -> None:
     samples = [plain([1, 2], rollout_id=0, group_index=0), plain([7, 3], rollout_id=0, group_index=0, prompt="own")]
     further, first, *rewards = answers(step(tmp_path, *samples, groups=1))
-    assert [one.sample for one in (further, first, *rewards)] == ["g-s0-1", "g-s0", "g-s0-1", "g-s0"]
+    assert [row.sample for row in (further, first, *rewards)] == ["g-s0-1", "g-s0", "g-s0-1", "g-s0"]
     assert (further.rollout, further.prompt_text, first.rollout, first.prompt) == ("g-s0", "own", "", None)
     assert unpack(further.prompt).tolist() == [7]
 
@@ -141,14 +141,16 @@ METADATA: list[tuple[list[Any], Any, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "shared", "own"), METADATA)
-def test_what_samples_have_in_common_is_their_prompts(tmp_path: Path, given: list[Any], shared: Any, own: Any) -> None:
-    samples = [plain([1, 2], group_index=0, metadata=one) for one in given]
+@pytest.mark.parametrize(("metadata", "shared", "own"), METADATA)
+def test_what_samples_have_in_common_is_their_prompts(
+    tmp_path: Path, metadata: list[Any], shared: Any, own: Any
+) -> None:
+    samples = [plain([1, 2], group_index=0, metadata=item) for item in metadata]
     loaded = step(tmp_path, *samples, groups=1, samples=2)
-    (asked,) = loaded.prompts()
-    assert asked.metadata == shared
+    (prompt,) = loaded.prompts()
+    assert prompt.metadata == shared
     done = [answers(loaded, index=index)[0] for index in range(2)]
-    assert [(one.metadata, one.attributes) for one in done] == own
+    assert [(row.metadata, row.attributes) for row in done] == own
 
 
 def test_a_prompt_says_where_it_came_from(tmp_path: Path) -> None:
@@ -163,10 +165,10 @@ def test_a_prompt_says_where_it_came_from(tmp_path: Path) -> None:
     assert (first.text, first.messages, first.label, first.metadata) == ("as text", chat, "l", {"k": 1})
     assert (second.text, second.messages, second.metadata) == ("plain", chat, {})
     assert unpack(first.tokens).tolist() == [1, 2]
-    for place, asked in enumerate((first, second)):
-        source = asked.source
+    for place, prompt in enumerate((first, second)):
+        source = prompt.source
         assert (source.path, source.row, source.epoch, source.offset) == (loaded.template, place, 2, 4 + place)
-        assert asked.dataset == "loaded"
+        assert prompt.dataset == "loaded"
     assert first.group != second.group
 
 
@@ -234,5 +236,5 @@ def test_tensors_of_a_foreign_dump_are_lists(tmp_path: Path) -> None:
     tensors = {"loss_mask": torch.tensor([1]), "rollout_log_probs": torch.tensor([-0.5]), "reward": torch.tensor(2.0)}
     torch.save({"rollout_id": 4, "samples": [plain([1, 2], **tensors)]}, tmp_path / "0.pt")
     number, (sample,) = load_dump(f"{tmp_path}/0.pt")
-    found = (sample.loss_mask, sample.rollout_log_probs, sample.reward)
-    assert (number, found, [type(one) for one in found]) == (4, ([1], [-0.5], 2.0), [list, list, float])
+    values = (sample.loss_mask, sample.rollout_log_probs, sample.reward)
+    assert (number, values, [type(value) for value in values]) == (4, ([1], [-0.5], 2.0), [list, list, float])

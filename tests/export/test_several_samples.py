@@ -41,19 +41,19 @@ def write(log: MemoryLog, folder: Path, layout: Layout = Layout.DUMP) -> str:
     """All steps in a layout; the template to load."""
     template = f"{folder}/{{rollout_id}}.pt" if layout is Layout.DUMP else f"{folder}/all.{layout}"
     writer, samples = make_writer(layout, template), Samples("sim", unpack)
-    for one in log.records:
-        if made := samples.apply(one.envelope.event, one.position):
-            writer.write(made)
+    for record in log.records:
+        if rows := samples.apply(record.envelope.event, record.position):
+            writer.write(rows)
     writer.close()
     return template
 
 
 def batches(log: MemoryLog) -> list[TrainBatch]:
-    """What the trainer makes of the log."""
+    """Return the batches that the trainer builds from the log."""
     trajectories = Trajectories(unpack)
-    for one in log.records:
-        trajectories.apply(one.envelope.event, one.position)
-    sealed = [one.envelope.event for one in log.records if isinstance(one.envelope.event, BatchSealed)]
+    for exported_row in log.records:
+        trajectories.apply(exported_row.envelope.event, exported_row.position)
+    sealed = [record.envelope.event for record in log.records if isinstance(record.envelope.event, BatchSealed)]
     return [build_batch(batch, trajectories.by_sample, unpack, temperature=1.0) for batch in sealed]
 
 
@@ -96,12 +96,12 @@ async def test_prompts_and_metadata_of_each_sample_come_back(tmp_path: Path) -> 
         before, after = (
             load_dump(template.format(rollout_id=step))[1] for template in (f"{tmp_path}/{step}.pt", again)
         )
-        assert [one.prompt for one in after] == [one.prompt for one in before]
-        assert [one.rollout_id for one in after] == [one.rollout_id for one in before] == sorted([0, 1, 2, 3] * 3)
-        for one in (*before, *after):
-            assert "".join(map(chr, one.tokens[: -one.response_length])) == one.prompt
-            del one.metadata[OURS]
-        assert [one.metadata for one in after] == [one.metadata for one in before]
+        assert [row.prompt for row in after] == [row.prompt for row in before]
+        assert [row.rollout_id for row in after] == [row.rollout_id for row in before] == sorted([0, 1, 2, 3] * 3)
+        for exported_row in (*before, *after):
+            assert "".join(map(chr, exported_row.tokens[: -exported_row.response_length])) == exported_row.prompt
+            del exported_row.metadata[OURS]
+        assert [row.metadata for row in after] == [row.metadata for row in before]
     assert any(event.prompt_text for event in sim.events(RolloutCompleted))
 
 
@@ -133,8 +133,8 @@ async def test_slime_s_own_dumps_have_rollouts_by_their_number(tmp_path: Path) -
 async def test_a_dump_of_before_rollouts_were_in_it_is_read_by_the_samples_names(tmp_path: Path) -> None:
     log = await recorded(tmp_path)
     samples = Samples("sim", unpack)
-    made = [one for r in log.records if (one := samples.apply(r.envelope.event, r.position))]
-    save_dump(f"{tmp_path}/0.pt", 0, made[0])
+    dumps = [rows for r in log.records if (rows := samples.apply(r.envelope.event, r.position))]
+    save_dump(f"{tmp_path}/0.pt", 0, dumps[0])
     pack = torch.load(tmp_path / "0.pt", weights_only=True)
     for sample in pack["samples"]:
         sample["rollout_id"] = 0  # it said the step
@@ -145,4 +145,4 @@ async def test_a_dump_of_before_rollouts_were_in_it_is_read_by_the_samples_names
     step = LoadedStep.load(f"{tmp_path}/{{rollout_id}}.pt", 0, groups=2, samples=2)
     assert sizes(step) == [[3, 3], [3, 3]]
     (first, _) = step.prompts()
-    assert (first.text, first.messages) == (made[0][0].prompt, [{"role": "user", "content": "?"}])
+    assert (first.text, first.messages) == (dumps[0][0].prompt, [{"role": "user", "content": "?"}])

@@ -32,9 +32,9 @@ PLAN = make_plan(steps=3, groups=2, samples=1)
 
 
 def chat(number: int) -> list[dict[str, str]]:
-    asked = [{"role": "user", "content": f"{number}+1"}, {"role": "assistant", "content": str(number + 1)}]
+    messages = [{"role": "user", "content": f"{number}+1"}, {"role": "assistant", "content": str(number + 1)}]
     more = [{"role": "user", "content": f"{number}-1"}, {"role": "assistant", "content": str(number - 1)}]
-    return asked + more if number % 2 else asked
+    return messages + more if number % 2 else messages
 
 
 async def test_chats_become_rollouts_and_nobody_generates(tmp_path: Path) -> None:
@@ -43,19 +43,19 @@ async def test_chats_become_rollouts_and_nobody_generates(tmp_path: Path) -> Non
     file = tmp_path / "chats.jsonl"
     file.write_text("".join(json.dumps({"messages": line}) + "\n" for line in lines))
     data = DataSettings(prompt_data=str(file), input_key="messages", supervised=True)
-    made = tokenizer(CHATML)
-    feed = PromptFeed(PromptSource(data, 0, made, 200), {}, data, made)
+    chat_tokenizer = tokenizer(CHATML)
+    feed = PromptFeed(PromptSource(data, 0, chat_tokenizer, 200), {}, data, chat_tokenizer)
     async with Simulation(tmp_path, PLAN, feed=feed) as sim:
-        masks = loss_masks_of(made, "qwen")
+        masks = loss_masks_of(chat_tokenizer, "qwen")
         source = asyncio.create_task(Supervised(Participant(sim.log, "loader"), masks, inline).run())
         assert await sim.finish() is RunPhase.FINISHED
         await source
     assert [event.reason.partition(":")[0] for event in sim.events(PromptRejected)] == ["empty_prompt"]
-    asked = {event.group: event for event in sim.events(PromptSubmitted)}
+    prompts = {event.group: event for event in sim.events(PromptSubmitted)}
     trained = [sample for batch in sim.ranks.trained for sample in batch.samples]
     assert len(trained) == 6
     for sample in trained:
-        tokens, mask = masks.get_loss_mask(asked[sample.group].messages or [])
+        tokens, mask = masks.get_loss_mask(prompts[sample.group].messages or [])
         first = mask.index(1)
         assert sample.tokens.tolist() == tokens
         assert sample.loss_mask.tolist() == mask[first:]
@@ -71,8 +71,8 @@ async def test_chats_become_rollouts_and_nobody_generates(tmp_path: Path) -> Non
     again = replayed(sim.log.records, policy_for(PLAN))
     assert again.is_equal, again.differences[0]
     auditor = Audit("sim", rules=Rules(PLAN, AlgorithmSettings()), fetch=unpack, files=False)
-    for one in sim.log.records:
-        auditor.apply(one)
+    for record in sim.log.records:
+        auditor.apply(record)
     assert [finding for part in auditor.finish().checks for finding in part.findings] == []
 
 
@@ -81,9 +81,9 @@ async def test_a_chat_with_a_token_that_the_model_has_not_is_failed_with_it(tmp_
     file = tmp_path / "chats.jsonl"
     file.write_text("".join(json.dumps({"messages": chat(number)}) + "\n" for number in range(4)))
     data = DataSettings(prompt_data=str(file), input_key="messages", supervised=True)
-    made = tokenizer(CHATML)
-    feed = PromptFeed(PromptSource(data, 0, made, 200), {}, data, made)
-    masks = loss_masks_of(made, "qwen")
+    chat_tokenizer = tokenizer(CHATML)
+    feed = PromptFeed(PromptSource(data, 0, chat_tokenizer, 200), {}, data, chat_tokenizer)
+    masks = loss_masks_of(chat_tokenizer, "qwen")
     highest = max(max(masks.get_loss_mask(chat(number))[0]) for number in range(4))
     async with Simulation(tmp_path, PLAN, feed=feed) as sim:
         source = asyncio.create_task(Supervised(Participant(sim.log, "loader"), masks, inline, highest).run())

@@ -21,7 +21,7 @@ from slime_events.plugins.sample import Status
 
 
 def row(number: int = 0, **fields: Any) -> ExportedSample:
-    """Of a group of its own."""
+    """Return the row of a sample in a group of its own."""
     of_all: dict[str, Any] = {
         "run": "r", "fate": Fate.TRAINED, "step": 3, "group": f"g{number}", "sample": f"g{number}-s0", "rollout": "",
         "index": 0, "dataset": "train", "prompt": "ab", "messages": None, "label": "1", "tools": None, "metadata": {},
@@ -58,9 +58,9 @@ def test_a_table_is_written_some_rows_at_a_time(tmp_path: Path, monkeypatch: pyt
     for number in range(4):
         writer.write([row(number)])
     writer.close()
-    found = pq.ParquetFile(tmp_path / "all.parquet")
-    assert [found.metadata.row_group(place).num_rows for place in range(found.num_row_groups)] == [3, 1]
-    assert found.read()["group"].to_pylist() == ["g0", "g1", "g2", "g3"]
+    parquet = pq.ParquetFile(tmp_path / "all.parquet")
+    assert [parquet.metadata.row_group(place).num_rows for place in range(parquet.num_row_groups)] == [3, 1]
+    assert parquet.read()["group"].to_pylist() == ["g0", "g1", "g2", "g3"]
     assert writer.files == [f"{tmp_path}/all.parquet"]
 
 
@@ -112,21 +112,21 @@ COLUMNS = {
 
 def test_a_column_has_one_type_whatever_is_in_it() -> None:
     nothing = row(step=None, reward=None, advantage_input=None, spans=[], tokens=[], log_probs=[], loss_mask=[])
-    for one in (row(), nothing):
-        schema = table_of([one]).schema
+    for written in (row(), nothing):
+        schema = table_of([written]).schema
         assert {name: schema.field(name).type for name in COLUMNS} == COLUMNS
         assert {schema.field(name).type for name in schema.names if name not in COLUMNS} == {pa.string()}
     full = row(messages=[{"a": 1}], label={"b": 2}, metadata=[3], tools=[{}], reward_detail={"c": 4}, group_prompt="x")
-    (told,) = table_of([full]).to_pylist()
-    as_json = {name: json.loads(told[name]) for name in writers.AS_JSON}
+    (values,) = table_of([full]).to_pylist()
+    as_json = {name: json.loads(values[name]) for name in writers.AS_JSON}
     assert as_json == {name: getattr(full, name) for name in writers.AS_JSON}
-    assert json.loads(told["label"]) == {"b": 2}
+    assert json.loads(values["label"]) == {"b": 2}
     assert table_of([row(label="1")])["label"].to_pylist() == ["1"]
     assert table_of([row(label=None)])["label"].to_pylist() == [None]
 
 
-def prompt(given: Any, **fields: Any) -> ExportedPrompt:
-    return ExportedPrompt(input=given, label=None, metadata={}, tools=None, group="g", rewards=[1.0, None], **fields)
+def prompt(input_: Any, **fields: Any) -> ExportedPrompt:
+    return ExportedPrompt(input=input_, label=None, metadata={}, tools=None, group="g", rewards=[1.0, None], **fields)
 
 
 def test_prompts_are_a_column_of_texts_or_of_chats() -> None:
@@ -137,7 +137,7 @@ def test_prompts_are_a_column_of_texts_or_of_chats() -> None:
     assert table["rewards"].to_pylist() == [[1.0, None]] * 2
     for wrong in (["a", chat], [[{"role": "user"}]], [[{"role": "user", "content": None}]]):
         with pytest.raises(DataError):
-            table_of([prompt(one) for one in wrong])
+            table_of([prompt(input_) for input_ in wrong])
 
 
 def test_a_prompt_is_what_its_group_was_asked() -> None:
@@ -146,8 +146,8 @@ def test_a_prompt_is_what_its_group_was_asked() -> None:
         row(0, messages=chat, reward=1.0), row(1), row(0, messages=chat, reward=None, label="no"),
         row(2, messages=None, group_prompt=other),
     ]  # fmt: skip
-    found = prompts_of(rows)
-    assert [(one.group, one.input, one.rewards, one.label) for one in found] == [
+    prompts = prompts_of(rows)
+    assert [(prompt.group, prompt.input, prompt.rewards, prompt.label) for prompt in prompts] == [
         ("g0", chat, [1.0, None], "1"), ("g1", "ab", [1.0], "1"), ("g2", other, [1.0], "1")
     ]  # fmt: skip
 
@@ -159,12 +159,12 @@ def test_a_sample_of_slime_s_has_all_of_a_row() -> None:
         row(1, stop=None),
     ]
     first, second, third = as_slime(rows)
-    assert [(one.group_index, one.index, one.rollout_id) for one in (first, second, third)] == [
+    assert [(sample.group_index, sample.index, sample.rollout_id) for sample in (first, second, third)] == [
         (0, 0, 0), (1, 1, 1), (1, 2, 1)
     ]  # fmt: skip
-    assert [one.status for one in (first, second, third)] == [Status.TRUNCATED, Status.COMPLETED, Status.PENDING]
+    assert [sample.status for sample in (first, second, third)] == [Status.TRUNCATED, Status.COMPLETED, Status.PENDING]
     assert (first.weight_versions, first.teacher_log_probs, first.session_id) == (["2", "4"], [-1.0], "g0-s0")
-    ours = [one.metadata["slime_events"] for one in (first, second)]
+    ours = [sample.metadata["slime_events"] for sample in (first, second)]
     assert (ours[0]["metadata"], ours[0]["rollout"], ours[0]["spans"]) == ([1], "g0-s0", [[0, 1, 2], [1, 2, 4]])
     assert ("metadata" in ours[1], ours[1]["rollout"], ours[1]["detail"]) == (False, "g1-s0", {"d": 1})
     assert second.metadata["k"] == 1

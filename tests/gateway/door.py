@@ -58,7 +58,7 @@ class Door:
     """A connection and its app, which waits at /wait, /begun and /unread until `go` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.go, self.asked = 0.0, asyncio.Event(), list[str]()
+        self.now, self.go, self.calls = 0.0, asyncio.Event(), list[str]()
         self.transport = Transport()
         monkeypatch.setattr(limited_http, "time", SimpleNamespace(monotonic=lambda: self.now))
 
@@ -72,7 +72,7 @@ class Door:
         self.http.connection_made(self.transport)
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
-        self.asked.append(scope["path"])
+        self.calls.append(scope["path"])
         if scope["path"] == "/read":
             while (await receive())["more_body"]:
                 pass
@@ -104,7 +104,7 @@ class Door:
         return [int(part[1:4]) for part in bytes(self.transport.written).split(b"HTTP/1.1")[1:]]
 
     @property
-    def told(self) -> str:
+    def notes(self) -> str:
         """The last error."""
         head, _, body = bytes(self.transport.written).rpartition(b"\r\n\r\n")
         assert int(head.rpartition(b"content-length: ")[2].partition(b"\r\n")[0]) == len(body)

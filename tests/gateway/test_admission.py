@@ -1,4 +1,4 @@
-"""What a source's token is for, and how often its source may come."""
+"""Test what a source's token allows, and how often its source may come."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ async def test_a_token_is_for_what_it_was_issued_for(tmp_path: Path) -> None:
 
 
 async def test_a_revoked_token_is_told_so_and_none_how_to_give_one(tmp_path: Path) -> None:
-    sources, said = Sources(tmp_path / "run"), list[str]()
+    sources, errors = Sources(tmp_path / "run"), list[str]()
     token = sources.issue("quiz")
     sources.revoke("quiz")
     async with Simulation(tmp_path, make_plan()) as simulation:
-        for given_ in (token, ""):
+        for used_token in (token, ""):
             async with client_of(simulation, sources, token) as client:
-                headers = {"authorization": f"Bearer {given_}" if given_ else ""}
+                headers = {"authorization": f"Bearer {used_token}" if used_token else ""}
                 answer = await client.post("/v1/runs/sim/prompts", json=PROMPT, headers=headers)
                 assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-                said.append(answer.json()["error"])
-    assert "revoked" in said[0]
-    assert "Authorization" in said[1]
+                errors.append(answer.json()["error"])
+    assert "revoked" in errors[0]
+    assert "Authorization" in errors[1]
 
 
 async def test_what_was_not_taken_stands_in_the_log_of_refusals(
@@ -85,7 +85,7 @@ async def test_a_source_that_comes_too_often_is_asked_to_come_again(tmp_path: Pa
         client_of(simulation, sources, token) as client,
     ):
         answers = [await client.post("/v1/runs/sim/prompts", json=PROMPT) for _ in range(3)]
-        assert [one.status_code for one in answers] == [202, 202, 429]
+        assert [answer.status_code for answer in answers] == [202, 202, 429]
         assert 1 <= int(answers[-1].headers["retry-after"]) <= 30
         unlimited = await client.post("/v1/runs/sim/prompts", json=PROMPT, headers={"authorization": f"Bearer {other}"})
         assert unlimited.status_code == 202
@@ -108,11 +108,11 @@ def test_a_file_of_before_rights_is_read_and_written_as_it_was(tmp_path: Path) -
     token = Sources(tmp_path).issue("quiz")
     file = tmp_path / "gateway" / "sources.json"
     assert isinstance(json.loads(file.read_text())["quiz"], str)
-    found = Sources(tmp_path).admitted(token)
-    assert found is not None
-    assert found[0] == "quiz"
-    assert found[1] == Sources(tmp_path).rights("quiz")
-    assert all(found[1].allows(scope) for scope in Scope)
+    admitted = Sources(tmp_path).admitted(token)
+    assert admitted is not None
+    assert admitted[0] == "quiz"
+    assert admitted[1] == Sources(tmp_path).rights("quiz")
+    assert all(admitted[1].allows(scope) for scope in Scope)
 
 
 @pytest.mark.parametrize("wrong", [{"per_minute": 0}, {"per_minute": -1}])
@@ -134,10 +134,10 @@ def test_in_no_minute_are_there_twice_as_many(per_minute: int, pauses: list[floa
         else:
             assert 0 < wait_s <= MINUTE_S / per_minute + 1e-6
             now += wait_s + 1e-6
-            assert rates.wait_s("a", per_minute) == 0, "as it was told"
+            assert rates.wait_s("a", per_minute) == 0, "as the answer said"
             came.append(now)
     for first in came:
-        assert sum(first <= one < first + MINUTE_S for one in came) <= 2 * per_minute
+        assert sum(first <= moment < first + MINUTE_S for moment in came) <= 2 * per_minute
     assert len(came) == len(pauses)
 
 

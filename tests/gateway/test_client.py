@@ -1,4 +1,4 @@
-"""The Python clients over a gateway: what they send and are told, and what they do while nobody answers."""
+"""The Python clients over a gateway: what they send and receive, and what they do while nobody answers."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ async def simulation(tmp_path: Path) -> AsyncIterator[Simulation]:
 def client(gateway: Gateway, **more: Any) -> AsyncGatewayClient:
     token = gateway.sources.issue("python")
     app = gateway_app(gateway.run, gateway.sources, gateway.settings)
-    given: dict[str, Any] = {"transport": httpx.ASGITransport(app)} | more
-    return AsyncGatewayClient(URL, "sim", token, **given)
+    options: dict[str, Any] = {"transport": httpx.ASGITransport(app)} | more
+    return AsyncGatewayClient(URL, "sim", token, **options)
 
 
 async def test_a_prompt_is_followed_to_its_version(simulation: Simulation, tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ async def test_a_prompt_is_followed_to_its_version(simulation: Simulation, tmp_p
         fates = [fate async for fate in python.follow(taken.groups[0].group, every_s=0.01)]
         assert await simulation.finish() is RunPhase.FINISHED
         assert (fates[-1].fate, fates[-1].key) == (Fate.TRAINED, "mine")
-        assert all(one != other for one, other in itertools.pairwise(fates))
+        assert all(fate != other for fate, other in itertools.pairwise(fates))
         with pytest.raises(RunNotFound):
             await python.fate("inbox-0123456789abcdef")
 
@@ -81,13 +81,13 @@ def answers(*codes: int) -> Iterator[httpx.Response]:
 @contextmanager
 def scripted(*codes: int) -> Iterator[tuple[httpx.MockTransport, list[bytes]]]:
     """0: the connection breaks."""
-    said, bodies, left = answers(*(code for code in codes if code)), list[bytes](), list(codes)
+    replies, bodies, left = answers(*(code for code in codes if code)), list[bytes](), list(codes)
 
     def handle(request: httpx.Request) -> httpx.Response:
         bodies.append(request.content)
         if left.pop(0) == 0:
             raise httpx.ReadError("gone")
-        return next(said)
+        return next(replies)
 
     yield httpx.MockTransport(handle), bodies
     assert left == []

@@ -28,7 +28,7 @@ class One:
 
 
 class Clock:
-    """In the place of the loop's: what is to be called later."""
+    """Replace the loop's clock: hold what is to be called later."""
 
     def __init__(self) -> None:
         self.later: list[Callable[[], None]] = []
@@ -52,13 +52,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def added(shared: Connections, count: int, address: str = "a") -> list[One]:
     ones = [One(address) for _ in range(count)]
-    for one in ones:
-        shared.add(one)
+    for each in ones:
+        shared.add(each)
     return ones
 
 
 def dropped(ones: list[One]) -> list[int]:
-    return [place for place, one in enumerate(ones) if one.dropped]
+    return [place for place, each in enumerate(ones) if each.dropped]
 
 
 @pytest.mark.parametrize(("most", "share", "each"), [(8, 0.5, 4), (8, 1.0, 8), (8, 0.01, 1), (10, 0.79, 7)])
@@ -101,8 +101,8 @@ def test_one_address_makes_room_of_its_own() -> None:
 def test_where_all_are_answered_nobody_is_ended() -> None:
     shared = Connections(10, 0.1)
     ones = added(shared, RESERVE + 1)
-    for one in ones:
-        shared.begin(one)
+    for each in ones:
+        shared.begin(each)
     last = added(shared, 1)
     assert dropped(ones) == []
     assert dropped(last) == [0], "it is the one that waits"
@@ -133,15 +133,15 @@ def test_what_is_gone_leaves_its_place() -> None:
     shared = Connections(2, 0.5)
     ones = added(shared, 3)
     shared.begin(ones[0])
-    for one in (*ones, ones[0], One()):
-        shared.remove(one)
+    for each in (*ones, ones[0], One()):
+        shared.remove(each)
     assert len(shared) == 0
     assert not shared.is_full(ones[0])
     more = added(shared, RESERVE + 1)
     assert dropped(more) == []
     assert shared._of_address == {"a": RESERVE + 1}
-    for one in more:
-        shared.remove(one)
+    for each in more:
+        shared.remove(each)
     assert not shared._of_address, "addresses that are gone are forgotten"
     assert not shared._busy_of_address
 
@@ -154,11 +154,11 @@ def test_all_are_looked_at_while_there_are_any(clock: Clock) -> None:
     assert len(clock.later) == 1
     clock.tick()
     clock.tick()
-    assert [len(one.looks) for one in (waits, busy)] == [2, 2]
+    assert [len(connection.looks) for connection in (waits, busy)] == [2, 2]
     assert waits.looks == sorted(waits.looks)
     assert len(clock.later) == 1
-    for one in (waits, busy):
-        shared.remove(one)
+    for connection in (waits, busy):
+        shared.remove(connection)
     clock.tick()
     assert clock.later == [], "nobody is there"
     (late,) = added(shared, 1)
@@ -168,7 +168,7 @@ def test_all_are_looked_at_while_there_are_any(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "may", "room", "asked"),
+    ("soft", "hard", "may", "room", "requested"),
     [
         (INFINITY, INFINITY, True, 100, None),
         (10_000, 10_000, True, 100, None),
@@ -181,19 +181,19 @@ def test_all_are_looked_at_while_there_are_any(clock: Clock) -> None:
     ],
 )
 def test_there_is_room_for_as_many_as_files_may_be_open(
-    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, may: bool, room: int, asked: int | None
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, may: bool, room: int, requested: int | None
 ) -> None:
     limits, set_ = [soft, hard], list[int]()
 
-    def setrlimit(_: int, wanted: tuple[int, int]) -> None:
-        set_.append(wanted[0])
+    def setrlimit(_: int, new_limits: tuple[int, int]) -> None:
+        set_.append(new_limits[0])
         if not may:
             raise ValueError("not allowed")
-        limits[:] = wanted
+        limits[:] = new_limits
 
     fake: Any = SimpleNamespace(
         RLIMIT_NOFILE=7, RLIM_INFINITY=INFINITY, getrlimit=lambda _: tuple(limits), setrlimit=setrlimit
     )
     monkeypatch.setattr(connections, "resource", fake)
     assert room_for(100) == room
-    assert set_ == ([] if asked is None else [asked])
+    assert set_ == ([] if requested is None else [requested])

@@ -1,4 +1,4 @@
-"""Whose credentials a gateway has on a NATS server of the user's own."""
+"""Test whose credentials a gateway uses on a NATS server of the user's own."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def test_a_gateway_may_have_less_than_its_run(tmp_path: Path) -> None:
     for access, file in files.items():
         file.write_text(json.dumps({"user": user_of(access), "password": "p", "url": "nats://elsewhere:1"}))
     record_place(tmp_path, NatsPlace(url="nats://logs:4222", creds=str(files[Access.ROLES])))
-    own, given = (live_address(tmp_path, Access.GATEWAY, creds) for creds in (None, str(files[Access.GATEWAY])))
+    own, addresses = (live_address(tmp_path, Access.GATEWAY, creds) for creds in (None, str(files[Access.GATEWAY])))
     assert own is not None
-    assert given is not None
-    assert (own.user, given.user) == (user_of(Access.ROLES), user_of(Access.GATEWAY))
-    assert own.url == given.url == "nats://logs:4222", "the run's, whatever the file says"
+    assert addresses is not None
+    assert (own.user, addresses.user) == (user_of(Access.ROLES), user_of(Access.GATEWAY))
+    assert own.url == addresses.url == "nats://logs:4222", "the run's, whatever the file says"
 
 
 def test_the_command_takes_them() -> None:

@@ -18,11 +18,11 @@ from tests.agents.stage import RULES, setup
 class Kept:
     """A context manager that knows where it is. of: what it was made with."""
 
-    made: list[Kept]
+    instances: list[Kept]
 
     def __init__(self, *of: Any, **more: Any) -> None:
         self.of, self.more, self.state = of, more, "new"
-        self.made.append(self)
+        self.instances.append(self)
 
     async def __aenter__(self) -> Kept:
         self.state = "open"
@@ -33,11 +33,11 @@ class Kept:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Kept]]:
-    kinds = {name: type(name, (Kept,), {"made": []}) for name in ("RunLog", "Sessions")}
+def kept_by_kind(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Kept]]:
+    kinds = {name: type(name, (Kept,), {"instances": []}) for name in ("RunLog", "Sessions")}
     monkeypatch.setattr(run_log, "RunLog", kinds["RunLog"])
     monkeypatch.setattr(sessions, "Sessions", kinds["Sessions"])
-    return {name: kind.made for name, kind in kinds.items()}  # type: ignore[attr-defined]
+    return {name: kind.instances for name, kind in kinds.items()}  # type: ignore[attr-defined]
 
 
 class Run:
@@ -56,31 +56,31 @@ class Run:
         return setup(replace(RULES, engines=self.engines))
 
 
-async def test_sessions_are_opened_once_a_log(made: dict[str, list[Kept]]) -> None:
+async def test_sessions_are_opened_once_a_log(kept_by_kind: dict[str, list[Kept]]) -> None:
     run = Run()
     async with AgentDesk(run.events, run.setup) as desk:
         first: Any = await desk.sessions()
         assert await desk.sessions() is first
-        assert len(made["RunLog"]) == 1
+        assert len(kept_by_kind["RunLog"]) == 1
         run.log = MemoryLog("sim")
         second: Any = await desk.sessions()
         assert second is not first
-        assert [one.state for one in made["Sessions"]] == ["closed", "open"]
-        assert [one.state for one in made["RunLog"]] == ["closed", "open"]
-        assert second.of[0] is made["RunLog"][1]
-        assert made["RunLog"][1].of[0] is run.log
-    assert [one.state for kept in made.values() for one in kept] == ["closed"] * 4
+        assert [entry.state for entry in kept_by_kind["Sessions"]] == ["closed", "open"]
+        assert [entry.state for entry in kept_by_kind["RunLog"]] == ["closed", "open"]
+        assert second.of[0] is kept_by_kind["RunLog"][1]
+        assert kept_by_kind["RunLog"][1].of[0] is run.log
+    assert [entry.state for kept in kept_by_kind.values() for entry in kept] == ["closed"] * 4
 
 
 @pytest.mark.parametrize(("engines", "early"), [(1, True), (2, False)])
-async def test_one_engine_is_told_early(made: dict[str, list[Kept]], engines: int, early: bool) -> None:
+async def test_one_engine_is_told_early(kept_by_kind: dict[str, list[Kept]], engines: int, early: bool) -> None:
     run = Run(engines)
     async with AgentDesk(run.events, run.setup) as desk:
         await desk.sessions()
-    assert made["RunLog"][0].more == {"attempts": RULES.attempts, "tells_early": early}
+    assert kept_by_kind["RunLog"][0].more == {"attempts": RULES.attempts, "tells_early": early}
 
 
-async def test_a_run_without_agents_or_off_has_none(made: dict[str, list[Kept]]) -> None:
+async def test_a_run_without_agents_or_off_has_none(kept_by_kind: dict[str, list[Kept]]) -> None:
     run = Run()
     run.refuses = True
     async with AgentDesk(run.events, run.setup) as desk:
@@ -93,4 +93,4 @@ async def test_a_run_without_agents_or_off_has_none(made: dict[str, list[Kept]])
             await desk.sessions()
         run.log = log
         await desk.sessions()
-    assert len(made["Sessions"]) == 1
+    assert len(kept_by_kind["Sessions"]) == 1

@@ -1,4 +1,4 @@
-"""What the guides say of a gateway's bounds is what it does where nobody says otherwise."""
+"""Test that the bounds of a gateway in the guides are its defaults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARED = Connections(OWN.max_connections, OWN.address_share)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "phrase",
     [
         f"(`application/json`, up to {JSON_BYTES / MB:g} MB)",
         f"(`application/x-ndjson`, up to {OWN.max_body / MB:g} MB, taken as they come)",
@@ -32,20 +32,20 @@ SHARED = Connections(OWN.max_connections, OWN.address_share)
         f"answers on {OWN.host}:{OWN.port} until Ctrl-C",
     ],
 )
-def test_the_guide_says_what_it_does(said: str) -> None:
-    assert said in " ".join((DOCS / "gateway.md").read_text(encoding="utf-8").split())
+def test_the_guide_says_what_it_does(phrase: str) -> None:
+    assert phrase in " ".join((DOCS / "gateway.md").read_text(encoding="utf-8").split())
 
 
 @pytest.mark.parametrize(
-    "said",
+    "phrase",
     [
         f"three quarters of all for one address, a reserve of {RESERVE}",
         f"| {OWN.write_s:g} s, {MOST_AHEAD} requests ahead, no web sockets |",
         f"{OWN.streams} streams of a source",
     ],
 )
-def test_the_list_of_dangers_says_what_it_does(said: str) -> None:
-    assert said in (DOCS / "security.md").read_text(encoding="utf-8")
+def test_the_list_of_dangers_says_what_it_does(phrase: str) -> None:
+    assert phrase in (DOCS / "security.md").read_text(encoding="utf-8")
 
 
 def test_it_listens_where_the_settings_say() -> None:

@@ -37,12 +37,12 @@ class StandingRun:
 
     def __init__(self, folder: Path) -> None:
         self.name, self._log, outside = RUN, MemoryLog(RUN), make_outside()
-        made = OutsideRollouts(outside, Limits(2, 16, None, bound=8, vocabulary=256), {})
+        rollouts = OutsideRollouts(outside, Limits(2, 16, None, bound=8, vocabulary=256), {})
 
         async def doors() -> Doors:
             return {
                 "prompts": PromptDoor(outside),
-                "trajectories": TrajectoryDoor(made),
+                "trajectories": TrajectoryDoor(rollouts),
                 "rewards": RewardDoor(self._log, RewardSettings(rm_type="outside")),
             }
 
@@ -72,7 +72,9 @@ def test_no_request_breaks_the_document(name: str, tmp_path: Path) -> None:
     sources = Sources(tmp_path)
     app = gateway_app(StandingRun(tmp_path), sources, GatewaySettings(hosts=("testserver",)))
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
-    operations = {one.ok().definition.raw["operationId"]: one.ok() for one in schema.get_all_operations()}
+    operations = {
+        operation.ok().definition.raw["operationId"]: operation.ok() for operation in schema.get_all_operations()
+    }
     assert set(operations) == set(OPERATIONS), "name the new one above"
     headers = {"authorization": f"Bearer {sources.issue('quiz')}"}
 
@@ -91,9 +93,9 @@ def test_every_reference_of_the_nats_document_leads_somewhere() -> None:
     def look(node: Any) -> None:
         if isinstance(node, dict):
             if "$ref" in node:
-                found: Any = document
+                target: Any = document
                 for part in node["$ref"].removeprefix("#/").split("/"):
-                    found = found[part]
+                    target = target[part]
             for inner in node.values():
                 look(inner)
         elif isinstance(node, list):
@@ -101,6 +103,6 @@ def test_every_reference_of_the_nats_document_leads_somewhere() -> None:
                 look(inner)
 
     look(document)
-    addresses = {one["address"] for one in document["channels"].values()}
-    sent = [name for name, one in document["operations"].items() if one["action"] == "send"]
+    addresses = {channel["address"] for channel in document["channels"].values()}
+    sent = [name for name, operation in document["operations"].items() if operation["action"] == "send"]
     assert addresses == {None, "slime.sim.fates.nats", *(f"slime.sim.inbox.{name}" for name in sent)}

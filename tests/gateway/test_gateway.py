@@ -95,14 +95,14 @@ async def test_a_prompt_is_trained_on_and_its_source_hears_in_which_version(
     following = asyncio.create_task(follow())
     simulation.start_engine(Script(chunk=8))
     assert await simulation.finish() is RunPhase.FINISHED
-    told = (await gateway.quiz.get(where)).json()
-    step = next(one for one in simulation.events(StepCommitted) if one.step == told["step"])
-    assert (told["fate"], told["version"]) == ("trained", step.version)
-    assert len(told["samples"]) == simulation.plan.samples
-    assert all(sample["done"] and sample["versions"] and sample["reward"] is not None for sample in told["samples"])
+    group = (await gateway.quiz.get(where)).json()
+    step = next(each for each in simulation.events(StepCommitted) if each.step == group["step"])
+    assert (group["fate"], group["version"]) == ("trained", step.version)
+    assert len(group["samples"]) == simulation.plan.samples
+    assert all(sample["done"] and sample["versions"] and sample["reward"] is not None for sample in group["samples"])
     lines = await following
     assert lines[0] == "event: waiting"
-    assert lines[-2:] == ["event: trained", f"data: {json.dumps(told, separators=(',', ':'))}"]
+    assert lines[-2:] == ["event: trained", f"data: {json.dumps(group, separators=(',', ':'))}"]
 
 
 async def test_a_key_is_one_prompt_of_its_source(simulation: Simulation, gateway: Gateway) -> None:
@@ -122,15 +122,15 @@ async def test_a_key_with_another_text_is_409_and_a_refused_line(simulation: Sim
     some = await gateway.quiz.post(PROMPTS, content=lines, headers=NDJSON)
     assert (some.status_code, some.json()["accepted"]) == (422, 1)
     assert [(error["line"], error["field"]) for error in some.json()["errors"]] == [(2, "key")]
-    assert {one.text for one in simulation.events(PromptSubmitted, dataset="inbox")} == {"a", "b"}
+    assert {event.text for event in simulation.events(PromptSubmitted, dataset="inbox")} == {"a", "b"}
 
 
 async def test_each_line_stands_alone(simulation: Simulation, gateway: Gateway) -> None:
     lines = ['{"prompt": "a"}', "", "nonsense", '{"prompt": 3}', json.dumps({"prompt": "x" * 300}), '{"prompt": "b"}']
     answer = await gateway.quiz.post(PROMPTS, content="\n".join(lines), headers=NDJSON)
-    told = answer.json()
-    assert (answer.status_code, told["accepted"], told["refused"]) == (422, 2, 3)
-    assert [(error["line"], error["field"]) for error in told["errors"]] == [(3, ""), (4, "prompt"), (5, "prompt")]
+    body = answer.json()
+    assert (answer.status_code, body["accepted"], body["refused"]) == (422, 2, 3)
+    assert [(error["line"], error["field"]) for error in body["errors"]] == [(3, ""), (4, "prompt"), (5, "prompt")]
     assert len(simulation.events(PromptSubmitted, dataset="inbox")) == 2
 
 
@@ -170,12 +170,13 @@ async def test_a_stream_ends_with_the_token_of_its_source(gateway: Gateway) -> N
     where = f"/v1/runs/sim/groups/{taken}/events"
     streams = [asyncio.create_task(gateway.quiz.get(where)) for _ in range(3)]
     await asyncio.sleep(0.3)
-    assert not any(one.done() for one in streams)
+    assert not any(stream.done() for stream in streams)
     gateway.sources.issue("quiz")  # the token is replaced
     async with asyncio.timeout(5.0):
         answers = await asyncio.gather(*streams)
     assert all(
-        one.text.endswith('event: error\ndata: {"error":"the token of this source was revoked"}\n\n') for one in answers
+        answer.text.endswith('event: error\ndata: {"error":"the token of this source was revoked"}\n\n')
+        for answer in answers
     )
 
 
@@ -187,8 +188,8 @@ async def test_a_source_follows_so_many_groups_at_once(simulation: Simulation, t
     await asyncio.sleep(0.2)
     refused = await gateway.quiz.get(where)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
-    for one in streams:
-        one.cancel()
+    for stream in streams:
+        stream.cancel()
     await asyncio.wait(streams)
     following = asyncio.create_task(gateway.quiz.get(where))
     await asyncio.sleep(0.2)
@@ -200,10 +201,10 @@ async def test_a_source_follows_so_many_groups_at_once(simulation: Simulation, t
 async def test_a_page_that_is_allowed_may_send(simulation: Simulation, tmp_path: Path) -> None:
     gateway = Gateway(simulation, tmp_path / "gateway", origins=("https://quiz.example",))
     origin = {"origin": "https://quiz.example"}
-    asked = await gateway.client(None).options(PROMPTS, headers=origin)
+    preflight = await gateway.client(None).options(PROMPTS, headers=origin)
     sent = await gateway.quiz.post(PROMPTS, json={"prompt": "a"}, headers=origin)
-    assert (asked.status_code, asked.content, sent.status_code) == (204, b"", 202)
-    for answer in (asked, sent):
+    assert (preflight.status_code, preflight.content, sent.status_code) == (204, b"", 202)
+    for answer in (preflight, sent):
         assert answer.headers["access-control-allow-origin"] == "https://quiz.example"
 
 
@@ -269,7 +270,7 @@ async def test_lines_as_people_have_them(
 
     inbox = InboxClient(lambda data: SimulatedRun(simulation).send(data, "quiz"), 1 << 20)
     taken = await submit(body(), inbox, media=media, key=None, most=1 << 20)
-    assert (taken.accepted, [(one.line, one.field) for one in taken.errors]) == (accepted, refused)
+    assert (taken.accepted, [(error.line, error.field) for error in taken.errors]) == (accepted, refused)
 
 
 async def test_more_lines_than_an_answer_names(simulation: Simulation) -> None:
@@ -307,10 +308,10 @@ def test_tokens_do_not_cross_a_network_in_clear_text(settings: Any, insecure: bo
 def test_a_token_is_nowhere(tmp_path: Path) -> None:
     sources = Sources(tmp_path)
     token = sources.issue("quiz")
-    found = sources.admitted(token)
-    assert found is not None
-    assert found[0] == "quiz"
-    assert Sources(tmp_path).admitted(token) == found
+    admitted = sources.admitted(token)
+    assert admitted is not None
+    assert admitted[0] == "quiz"
+    assert Sources(tmp_path).admitted(token) == admitted
     file = tmp_path / "gateway" / "sources.json"
     assert token not in file.read_text()
     assert file.stat().st_mode & 0o077 == 0

@@ -76,7 +76,7 @@ async def thread(work: Callable[[], Any]) -> Any:
 
 
 def ask(session: HarnessSession) -> None:
-    """As the docs do."""
+    """Ask as the docs do."""
     with openai.OpenAI(base_url=session.base_url, api_key="none", max_retries=8) as agent:
         messages: list[Any] = session.prompt if isinstance(session.prompt, list) else [_user(session.prompt)]
         agent.chat.completions.create(model="default", messages=messages)
@@ -103,7 +103,7 @@ async def test_a_harness_makes_a_run_and_ends_with_it(tmp_path: Path) -> None:
         working = asyncio.create_task(thread(work))
         assert await scene.stage.simulation.finish() is RunPhase.FINISHED
         assert await working == 4
-    assert {one.reason for one in scene.sealed()} == {SealReason.REWARD}
+    assert {event.reason for event in scene.sealed()} == {SealReason.REWARD}
 
 
 def page_of(url: str, token: str) -> Callable[[], None]:
@@ -134,7 +134,7 @@ async def test_what_is_shown_makes_a_run(
         working = asyncio.create_task(thread(shown(scene.url, scene.stage.token)))
         assert await scene.stage.simulation.finish() is RunPhase.FINISHED
         await working
-    assert {one.reason for one in scene.sealed()} == {SealReason.REWARD}
+    assert {event.reason for event in scene.sealed()} == {SealReason.REWARD}
 
 
 async def test_it_survives_a_gateway_that_is_away_and_one_that_is_killed(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ async def test_answers_that_are_lost_are_asked_for_again(tmp_path: Path) -> None
 async def test_the_next_harness_finds_what_a_lost_one_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """What was begun is given back, what was not is made, and those of other harnesses are left alone."""
+    """Seal the sessions that the lost harness began, open the others, and leave those of other harnesses alone."""
     scene, ended = Scene(tmp_path, samples=3), await asyncio.create_subprocess_exec("true")
     await ended.wait()
 
@@ -218,7 +218,7 @@ async def test_the_next_harness_finds_what_a_lost_one_left(
         assert (await thread(find)).name == unused
         failed = await scene.stage.simulation.until(RolloutFailed)
     assert "harness was lost" in failed[0].message
-    by_name = {f"{one.sample}.{one.attempt}": one.reason for one in scene.sealed()}
+    by_name = {f"{event.sample}.{event.attempt}": event.reason for event in scene.sealed()}
     assert (by_name[begun], by_name[unused], other in by_name) == (SealReason.EXIT, SealReason.REWARD, False)
 
 
@@ -244,9 +244,9 @@ async def test_an_exception_fails_the_session_at_once(tmp_path: Path) -> None:
             with pytest.raises(KeyError):
                 await thread(work)
         await thread(without)
-    failed = [one.message for one in scene.stage.simulation.events(RolloutFailed)]
+    failed = [event.message for event in scene.stage.simulation.events(RolloutFailed)]
     assert ["KeyError: 'a tool'" in failed[0], "KeyError: 'another tool'" in failed[1]] == [True, True]
-    assert [one.exit_code for one in scene.sealed()] == [1, 1, 0]
+    assert [event.exit_code for event in scene.sealed()] == [1, 1, 0]
 
 
 async def test_a_seal_that_trains_on_nothing_says_so(tmp_path: Path) -> None:

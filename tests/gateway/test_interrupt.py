@@ -20,7 +20,7 @@ from slime_events.core.run.run_folder import RunFolder
 
 
 class LosesCancellations(LiveRun):
-    """As nats-py and `asyncio.wait_for` do while they close a connection."""
+    """Swallow cancellations, like nats-py and `asyncio.wait_for` while they close a connection."""
 
     async def __aexit__(self, *_: object) -> None:
         with contextlib.suppress(asyncio.CancelledError):
@@ -36,9 +36,9 @@ def interrupt() -> None:
 def before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     make = serving.gateway_app
 
-    def interrupted(*given: Any, **named: Any) -> Any:
+    def interrupted(*args: Any, **named: Any) -> Any:
         interrupt()
-        return make(*given, **named)
+        return make(*args, **named)
 
     monkeypatch.setattr(serving, "gateway_app", interrupted)
 

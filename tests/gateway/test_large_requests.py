@@ -87,12 +87,12 @@ async def test_what_the_context_has_no_room_for_is_not_read(tmp_path: Path, path
         headers = {"authorization": f"Bearer {session['agent_key']}", "content-type": "application/json"}
         tracemalloc.start()
         async with no_standstill():
-            said = await client.post(path, content=large, headers=headers)
+            refused = await client.post(path, content=large, headers=headers)
             streamed = await client.post(path, content=pieces(), headers=headers)
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert (said.status_code, streamed.status_code) == (413, 413)
-        assert "limited to" in said.text
+        assert (refused.status_code, streamed.status_code) == (413, 413)
+        assert "limited to" in refused.text
         assert most < 16 * MB
         assert RULES.most_bytes < 2 * MB
 
@@ -123,7 +123,7 @@ async def test_a_text_that_is_far_too_long_is_not_tokenised_whole(tmp_path: Path
         before = psutil.Process().memory_info().rss
         async with peak_memory() as peak:
             answers = [await client.post(path, json=body_of(path, "x" * MB), headers=headers) for _ in range(2)]
-        assert [one.status_code for one in answers] == [400, 400]
+        assert [answer.status_code for answer in answers] == [400, 400]
         assert max(peak) - before < 100 * MB
 
 
@@ -145,12 +145,12 @@ async def test_a_large_conversation_goes_on_where_it_was(tmp_path: Path) -> None
     async with stage.simulation, stage.gateway(context=200_000, tokens_in_flight=10**9) as client:
         stage.simulation.start_engine(Script(chunk=8))
         session = await stage.open(client)
-        asked = [{"role": "user", "content": TEXT * 2000}, *ASKED]
-        said = [*asked, await ask(client, session, asked)]
-        await ask(client, session, [*said, {"role": "user", "content": "and now?"}])
+        chat_ = [{"role": "user", "content": TEXT * 2000}, *ASKED]
+        answered = [*chat_, await ask(client, session, chat_)]
+        await ask(client, session, [*answered, {"role": "user", "content": "and now?"}])
         turns = stage.check_turns()
         assert [turn.extends for turn in turns] == [None, 0]
-        assert len(json.dumps(asked)) > 32 * 1024
+        assert len(json.dumps(chat_)) > 32 * 1024
 
 
 async def test_requests_that_are_read_at_once_are_each_read_right() -> None:
@@ -159,7 +159,7 @@ async def test_requests_that_are_read_at_once_are_each_read_right() -> None:
     read = await asyncio.gather(*(requests.read_off_loop(dialect, "/", body) for body in bodies * 2))
     alone = [Requests().read(dialect, "/", body) for body in bodies]
     assert [digest for _, digest in read] == [digest for _, digest in alone] * 2
-    assert [asked.messages for asked, _ in read] == [asked.messages for asked, _ in alone] * 2
+    assert [one_request.messages for one_request, _ in read] == [one_request.messages for one_request, _ in alone] * 2
 
 
 def test_bytes_are_bounded_by_the_context() -> None:

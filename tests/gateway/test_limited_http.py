@@ -34,7 +34,7 @@ async def test_a_request_is_answered_and_the_connection_stays(door: Door) -> Non
     assert len(door.shared) == 1
     await door.get(GET)
     await door.get(GET)
-    assert (door.statuses, door.asked, door.transport.is_closing()) == ([200, 200], ["/", "/"], False)
+    assert (door.statuses, door.calls, door.transport.is_closing()) == ([200, 200], ["/", "/"], False)
 
 
 async def test_who_says_nothing_is_closed_without_a_word(door: Door) -> None:
@@ -44,7 +44,7 @@ async def test_who_says_nothing_is_closed_without_a_word(door: Door) -> None:
     assert door.transport.closed
     assert not door.transport.written
     door.http.data_received(GET)
-    assert door.asked == [], "nothing is taken any more"
+    assert door.calls == [], "nothing is taken any more"
 
 
 async def test_a_head_has_its_seconds_from_the_first_byte_of_the_connection(door: Door) -> None:
@@ -54,8 +54,8 @@ async def test_a_head_has_its_seconds_from_the_first_byte_of_the_connection(door
     assert door.statuses == []
     for at in (1.01, 1.02):
         door.look(at)
-    assert door.statuses == [408], "it is said once"
-    assert "1 s" in door.told
+    assert door.statuses == [408], "it is logged once"
+    assert "1 s" in door.notes
     assert door.transport.closed
 
 
@@ -97,7 +97,7 @@ async def test_a_body_has_to_come_so_fast(door: Door) -> None:
     assert door.statuses == []
     door.look(14.0)
     assert door.statuses == [408]
-    assert "2 s" in door.told
+    assert "2 s" in door.notes
     assert door.transport.closed
 
 
@@ -155,12 +155,12 @@ async def test_what_is_no_http_is_not_written_into_an_answer(door: Door) -> None
 async def test_what_is_no_http_is_told_so(door: Door) -> None:
     await door.get(b"\x16\x03\x01\r\n\r\n")
     assert door.statuses == [400]
-    assert door.told
+    assert door.notes
     assert door.transport.closed
 
 
 def head(size: int) -> bytes:
-    """Whose path, names and values have so many bytes."""
+    """Return a head whose path, names and values have these numbers of bytes."""
     return b"GET /aaa HTTP/1.1\r\nHost: a\r\nX-A: " + b"x" * (size - 12) + b"\r\n\r\n"
 
 
@@ -178,7 +178,7 @@ async def test_a_head_without_end_is_refused_as_it_comes(door: Door) -> None:
     await door.get(b"x")
     assert door.statuses == [400]
     assert door.transport.closed
-    assert door.asked == []
+    assert door.calls == []
 
 
 async def test_bytes_of_a_head_are_its_own(door: Door) -> None:
@@ -226,9 +226,9 @@ async def test_a_body_of_the_request_that_is_answered_is_the_app_s_to_bound(door
 
 async def test_others_get_503_where_too_many_are_answered(door: Door) -> None:
     others = [One("b") for _ in range(3)]
-    for one in others[:2]:
-        door.shared.add(one)
-        door.shared.begin(one)
+    for client_ in others[:2]:
+        door.shared.add(client_)
+        door.shared.begin(client_)
     await door.get(GET)
     assert door.statuses == [200]
     door.shared.add(others[2])
@@ -237,9 +237,9 @@ async def test_others_get_503_where_too_many_are_answered(door: Door) -> None:
         await door.get(GET.replace(b"/ ", path + b" "))
     await door.get(GET)
     assert door.statuses == [200, 200, 200, 503]
-    assert door.asked == ["/", "/healthz", "/api/v1/healthz"]
-    for one in others:
-        door.shared.remove(one)
+    assert door.calls == ["/", "/healthz", "/api/v1/healthz"]
+    for client_ in others:
+        door.shared.remove(client_)
 
 
 async def test_answers_that_nobody_waits_for_any_more_count(door: Door) -> None:

@@ -1,4 +1,4 @@
-"""What is listed of open sessions, over a log in memory: whose, in which order, page by page, and how old each is."""
+"""Test the list of open sessions, over a log in memory: whose, in which order, page by page, and how old each is."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Run:
 
     async def open(self, sample: str, sender: str = "team") -> int:
         group = sample.rpartition("-s")[0]
-        asked = made.requested(sample, index=0, max_new_tokens=4, maker=Maker.AGENT)
+        request = made.requested(sample, index=0, max_new_tokens=4, maker=Maker.AGENT)
         opened = SessionOpened(sample=sample, attempt=0, group=group, sender=sender, key=f"key of {sample}")
-        return await self.say(asked, opened)
+        return await self.say(request, opened)
 
     async def names(self, sender: str = "team", after: str = "") -> tuple[list[str], str]:
         listed = await self.own.of(sender, after)
-        return [one.session for one in listed.sessions], listed.next
+        return [session.session for session in listed.sessions], listed.next
 
 
 @pytest.fixture
@@ -68,12 +68,12 @@ async def test_a_session_is_listed_with_its_keys_and_its_age(run: Run, monkeypat
     opened_at = await run.open("g-s1")
     begun_at = await run.say(TurnBegun(sample="g-s1", index=0, role=TurnRole.ASSISTANT, asked="k", engine="e"))
     monkeypatch.setattr(open_sessions, "time", SimpleNamespace(time_ns=lambda: begun_at + 5 * 10**9))
-    (one,) = (await run.own.of("team", "")).sessions
-    assert (one.session, one.sample, one.group, one.attempt) == ("g-s1.0", "g-s1", "g", 0)
-    assert (one.key, one.control_key) == ("key of g-s1", KEYS.of("g-s1.0", Capability.CONTROL))
-    assert one.opened_at == pytest.approx(opened_at / 1e9)
-    assert one.idle_s == 5.0
-    assert (one.turns, one.under_way) == (0, 1)
+    (session,) = (await run.own.of("team", "")).sessions
+    assert (session.session, session.sample, session.group, session.attempt) == ("g-s1.0", "g-s1", "g", 0)
+    assert (session.key, session.control_key) == ("key of g-s1", KEYS.of("g-s1.0", Capability.CONTROL))
+    assert session.opened_at == pytest.approx(opened_at / 1e9)
+    assert session.idle_s == 5.0
+    assert (session.turns, session.under_way) == (0, 1)
 
 
 async def test_a_source_s_own_that_are_open_are_listed_by_name(run: Run) -> None:
@@ -96,22 +96,22 @@ async def test_pages_have_so_many_and_name_the_next(run: Run, monkeypatch: pytes
 
 
 async def test_whether_the_run_has_ended_is_told(run: Run) -> None:
-    async def told() -> tuple[bool, bool]:
+    async def is_over() -> tuple[bool, bool]:
         listed = await run.own.of("team", "")
         return listed.over, listed.interrupted
 
-    assert await told() == (False, False)
+    assert await is_over() == (False, False)
     await run.own.check_over()
     await run.say(made.finished(FinishReason.INTERRUPTED))
-    assert await told() == (True, True)
+    assert await is_over() == (True, True)
     with pytest.raises(Refused) as error:
         await run.own.check_over()
     assert (error.value.status, error.value.headers) == (503, {"Retry-After": "30"})
     await run.say(made.resumed())
-    assert await told() == (False, False)
+    assert await is_over() == (False, False)
     await run.own.check_over()
     await run.say(RunFailed(role="trainer", reason="lost"))
-    assert await told() == (True, False)
+    assert await is_over() == (True, False)
     with pytest.raises(Refused) as error:
         await run.own.check_over()
     assert (error.value.status, error.value.headers) == (409, {})

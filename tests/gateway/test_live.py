@@ -39,7 +39,7 @@ def gateway(run: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 async def until_answered(client: httpx.AsyncClient, method: str, path: str, **request: object) -> httpx.Response:
-    """As a client does that has read the docs: it comes again until it is told what became of its request."""
+    """Retry like a client that follows the docs, until the answer says what became of the request."""
     async with asyncio.timeout(ANSWER_S):
         while True:
             try:
@@ -54,7 +54,7 @@ async def until_answered(client: httpx.AsyncClient, method: str, path: str, **re
 
 def lines(batch: int) -> str:
     prompts = ({"key": f"{batch}-{n}", "prompt": f"{n}+{batch}", "label": str(n + batch)} for n in range(20))
-    return "".join(json.dumps(one) + "\n" for one in prompts)
+    return "".join(json.dumps(prompt) + "\n" for prompt in prompts)
 
 
 async def send_and_kill(run: Path, client: httpx.AsyncClient, port: int, kills: int) -> dict[str, str]:
@@ -84,39 +84,39 @@ async def send_and_kill(run: Path, client: httpx.AsyncClient, port: int, kills: 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.soak)])
 def test_what_was_answered_survives_the_gateway(tmp_path: Path, capsys: pytest.CaptureFixture[str], kills: int) -> None:
     run, port = tmp_path / "runs" / RUN, free_port()
-    found: dict[str, str] = {}
+    groups: dict[str, str] = {}
 
     async def produce(view: Watching) -> None:
         await view.until(lambda progress: progress.state.version >= 0)
         token = Sources(run).issue("quiz")
         headers = {"authorization": f"Bearer {token}"}
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=ANSWER_S) as client:
-            found.update(await send_and_kill(run, client, port, kills))
+            groups.update(await send_and_kill(run, client, port, kills))
         os.kill(os.getpid(), signal.SIGTERM)
 
     slow = Script(chunk=4, seconds_per_chunk=0.2)  # the run lasts as long as the gateways: it need not make many steps
     with cheap_parts(Parts(script=slow)):
         asyncio.run(run_with(tiny(tmp_path, RUN, rollout={"num_rollout": 100_000}), produce))
-    taken = [one for one in of(events_of(run), PromptSubmitted) if one.dataset == "inbox"]
-    assert {one.source.key: one.group for one in taken} == found
-    assert len(taken) == len(found) == 20 * (kills + 1), "none is lost, and none is there twice"
-    assert {one.source.sender for one in taken} == {"quiz"}
-    asyncio.run(_after_the_end(run, port, found["0-0"]))
+    taken = [event for event in of(events_of(run), PromptSubmitted) if event.dataset == "inbox"]
+    assert {event.source.key: event.group for event in taken} == groups
+    assert len(taken) == len(groups) == 20 * (kills + 1), "none is lost, and none is there twice"
+    assert {event.source.sender for event in taken} == {"quiz"}
+    asyncio.run(_after_the_end(run, port, groups["0-0"]))
     assert command("gateway")([RUN, "--runs-dir", str(tmp_path / "runs"), "--sources"]) == 0
     assert capsys.readouterr().out.endswith("quiz\n")
 
 
 async def _after_the_end(run: Path, port: int, group: str) -> None:
-    """What became of a prompt is told; a new one waits for the run to be resumed."""
+    """Answer what became of a prompt; let a new one wait for the run to be resumed."""
     token = Sources(run).issue("quiz")
     headers = {"authorization": f"Bearer {token}"}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=ANSWER_S) as client:
         with gateway(run, port):
-            told = await until_answered(client, "GET", f"/v1/runs/{RUN}/groups/{group}")
+            reply = await until_answered(client, "GET", f"/v1/runs/{RUN}/groups/{group}")
             late = await client.post(f"/v1/runs/{RUN}/prompts", json={"prompt": "late", "label": "1"})
             again = await client.post(f"/v1/runs/{RUN}/prompts", json={"prompt": "late", "label": "1"})
             (taken,) = late.json()["groups"]
             waits = await client.get(f"/v1/runs/{RUN}/groups/{taken['group']}")
-    assert (told.status_code, told.json()["key"]) == (200, "0-0")
+    assert (reply.status_code, reply.json()["key"]) == (200, "0-0")
     assert (late.status_code, late.json()) == (202, again.json())
     assert waits.json()["fate"] == "waiting"

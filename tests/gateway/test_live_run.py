@@ -36,11 +36,11 @@ class Closed:
 
 
 class Server:
-    """In the place of NATS. error: of the next connection. nobody: no conductor listens."""
+    """Replace NATS. error: of the next connection. nobody: no conductor listens."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_on, self.nobody, self.is_over, self.error = True, False, False, None
-        self.clients, self.logs, self.asked = list[Closed](), list[Closed](), list[Any]()
+        self.clients, self.logs, self.calls = list[Closed](), list[Closed](), list[Any]()
         self.off, self.looked, self.opened, self.options = Closed(), list[Any](), list[Any](), list[Any]()
         fake = SimpleNamespace(connect=self.connect, errors=nats.errors)
         monkeypatch.setattr(live_run, "nats", fake)
@@ -73,14 +73,14 @@ class Server:
         self.opened.append(creds)
         yield self.off
 
-    async def ask(self, *asked: Any) -> InboxReply:
+    async def ask(self, *args: Any) -> InboxReply:
         if self.nobody:
             raise NobodyListens("nobody")
-        self.asked.append(asked)
+        self.calls.append(args)
         return TAKEN
 
     async def offer(self, log: Any, data: bytes, sender: str, worker: str) -> InboxReply:
-        self.asked.append((log, data, sender, worker))
+        self.calls.append((log, data, sender, worker))
         return TAKEN
 
     async def conducted_until(self, log: Any) -> None:
@@ -106,8 +106,10 @@ async def test_what_is_sent_has_its_sender_and_kind(server: Server, folder: RunF
         assert live.name == "sim"
         for kind in (PROMPTS, REWARDS):
             assert await live.send(b"x", "quiz", kind) == TAKEN
-    assert [(one[0], one[1], one[3], one[4]) for one in server.asked] == [(server.clients[0], "sim", b"x", 7.0)] * 2
-    assert [one[5] for one in server.asked] == [{SENDER: "quiz", KIND: kind} for kind in (PROMPTS, REWARDS)]
+    assert [(call[0], call[1], call[3], call[4]) for call in server.calls] == [
+        (server.clients[0], "sim", b"x", 7.0)
+    ] * 2
+    assert [call[5] for call in server.calls] == [{SENDER: "quiz", KIND: kind} for kind in (PROMPTS, REWARDS)]
     assert server.looked == [(folder.path, Access.GATEWAY, "mine")]
     assert server.options[0]["allow_reconnect"] is False, "a run whose server is another one has stopped this one"
     assert (server.clients[0].closed, server.logs[0].closed) == (1, 1)
@@ -131,7 +133,7 @@ async def test_one_connection_is_kept_while_it_holds(server: Server, folder: Run
 async def test_those_who_come_at_once_open_one_connection(server: Server, folder: RunFolder) -> None:
     async with LiveRun(folder) as live:
         logs = await asyncio.gather(*(live.events() for _ in range(3)))
-    assert {id(one) for one in logs} == {id(server.logs[0])}
+    assert {id(each) for each in logs} == {id(server.logs[0])}
     assert len(server.clients) == 1
 
 
@@ -139,12 +141,12 @@ async def test_a_run_that_is_off_keeps_prompts_in_its_log(server: Server, folder
     server.is_on = False
     async with LiveRun(folder, creds="mine") as live:
         assert await live.send(b"x", "quiz") == TAKEN
-        assert server.asked == [(server.off, b"x", "quiz", "gateway")]
+        assert server.calls == [(server.off, b"x", "quiz", "gateway")]
         for server.is_over in (False, True):
             with pytest.raises(LogUnavailable) as error:
                 await live.send(b"x", "quiz", REWARDS)
             assert isinstance(error.value, RunIsOver) is server.is_over
-        assert len(server.asked) == 1
+        assert len(server.calls) == 1
         assert await live.max_bytes() == OFF_BYTES
         async with live.log() as log:
             assert log is server.off
@@ -160,7 +162,7 @@ async def test_a_run_that_nobody_conducts_keeps_them_too(server: Server, folder:
         assert await live.send(b"x", "quiz") == TAKEN
         with pytest.raises(LogUnavailable):
             await live.send(b"x", "quiz", REWARDS)
-    assert server.asked == [(server.logs[0], b"x", "quiz", "gateway")]
+    assert server.calls == [(server.logs[0], b"x", "quiz", "gateway")]
     assert server.opened == []
 
 

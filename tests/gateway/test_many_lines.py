@@ -50,7 +50,7 @@ async def test_lines_that_are_no_prompts_are_refused_early(line: bytes) -> None:
     assert (taken.accepted, taken.refused) == (0, MOST_REFUSED)
     assert taken.unread == MOST_REFUSED + 1
     assert len(taken.errors) + taken.more == MOST_REFUSED
-    assert [one.line for one in taken.errors[:2]] == [1, 2]
+    assert [error.line for error in taken.errors[:2]] == [1, 2]
 
 
 async def test_a_list_of_items_that_are_no_prompts_is_refused_early() -> None:

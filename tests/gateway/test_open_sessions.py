@@ -34,13 +34,13 @@ async def test_open_sessions_are_found_by_their_source_alone(tmp_path: Path) -> 
         await ask(client, used, ASKED)
         await seal(client, sealed, exit_code=1)
         async with stage.gateway() as another:
-            found = await listed(stage, another, stage.token)
-        assert await listed(stage, client, other) == found | {"sessions": []}
-    (one,) = found["sessions"]
+            sessions = await listed(stage, another, stage.token)
+        assert await listed(stage, client, other) == sessions | {"sessions": []}
+    (listed_session,) = sessions["sessions"]
     same = ("session", "sample", "group", "attempt", "control_key")
-    assert [one[name] for name in same] == [used[name] for name in same]
-    assert (one["turns"], one["under_way"]) == (1, 0)
-    assert (found["next"], found["over"], found["interrupted"]) == ("", False, False)
+    assert [listed_session[name] for name in same] == [used[name] for name in same]
+    assert (listed_session["turns"], listed_session["under_way"]) == (1, 0)
+    assert (sessions["next"], sessions["over"], sessions["interrupted"]) == ("", False, False)
 
 
 async def test_its_key_opens_it_again(tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ async def test_its_key_opens_it_again(tmp_path: Path) -> None:
     async with stage.simulation, stage.gateway() as client:
         stage.simulation.start_engine(Script(chunk=8))
         opened = await stage.open(client)
-        (one,) = (await listed(stage, client, stage.token))["sessions"]
-        headers = {"authorization": f"Bearer {stage.token}", "idempotency-key": one["key"]}
+        (listed_session,) = (await listed(stage, client, stage.token))["sessions"]
+        headers = {"authorization": f"Bearer {stage.token}", "idempotency-key": listed_session["key"]}
         again = (await client.post("/v1/runs/sim/sessions", headers=headers)).json()
     assert again == {name: value for name, value in opened.items() if name != "status"}
 
@@ -60,13 +60,13 @@ async def test_many_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     async with stage.simulation, stage.gateway() as client:
         stage.simulation.start_engine(Script(chunk=8))
         opened = {(await stage.open(client))["session"] for _ in range(5)}
-        found, after, pages = list[str](), "", 0
+        names, after, pages = list[str](), "", 0
         while pages == 0 or after:
             page = await listed(stage, client, stage.token, after=after)
             assert len(page["sessions"]) <= 2
-            found += [one["session"] for one in page["sessions"]]
+            names += [entry["session"] for entry in page["sessions"]]
             after, pages = page["next"], pages + 1
-    assert (set(found), len(found), pages) == (opened, 5, 3)
+    assert (set(names), len(names), pages) == (opened, 5, 3)
 
 
 @pytest.mark.parametrize(("reason", "status"), [(FinishReason.ALL_STEPS, 409), (FinishReason.INTERRUPTED, 503)])
@@ -79,20 +79,20 @@ async def test_a_run_that_is_off_says_whether_it_has_ended(tmp_path: Path, reaso
         over = made.finished(reason, steps=0)
         await Participant(stage.simulation.log, "conductor").append_fenced(over)
         stage.is_on = False
-        found = await listed(stage, client, stage.token)
+        listing = await listed(stage, client, stage.token)
         refused = [await seal(client, opened, reward=1.0)]
         refused.append(await client.post("/v1/runs/sim/sessions", headers={"authorization": f"Bearer {stage.token}"}))
-    assert [one["session"] for one in found["sessions"]] == [opened["session"]]
-    assert (found["over"], found["interrupted"]) == (True, reason is FinishReason.INTERRUPTED)
-    assert [one.status_code for one in refused] == [status] * 2
-    assert all(("retry-after" in one.headers) == (status == 503) for one in refused)
+    assert [entry["session"] for entry in listing["sessions"]] == [opened["session"]]
+    assert (listing["over"], listing["interrupted"]) == (True, reason is FinishReason.INTERRUPTED)
+    assert [response.status_code for response in refused] == [status] * 2
+    assert all(("retry-after" in response.headers) == (status == 503) for response in refused)
 
 
 async def test_who_may_not_and_what_is_not_listed(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     producer = stage.sources.issue("producer", [Scope.PROMPTS])
     async with stage.simulation, stage.gateway() as client:
-        asked = {
+        answers_ = {
             status: (await client.get(where, headers={"authorization": f"Bearer {token}"})).status_code
             for status, where, token in (
                 (400, "/v1/runs/sim/sessions", stage.token),
@@ -102,6 +102,6 @@ async def test_who_may_not_and_what_is_not_listed(tmp_path: Path) -> None:
             )
         }
         document = (await client.get("/openapi.json")).json()
-    assert list(asked) == list(asked.values())
-    names = [one["name"] for one in document["paths"]["/v1/runs/{run_name}/sessions"]["get"]["parameters"]]
+    assert list(answers_) == list(answers_.values())
+    names = [parameter["name"] for parameter in document["paths"]["/v1/runs/{run_name}/sessions"]["get"]["parameters"]]
     assert names == ["run_name", "open", "after"]

@@ -1,4 +1,4 @@
-"""Both Python clients, step by step: how long they wait, what they raise, and what they send."""
+"""Test both Python clients, step by step: how long they wait, what they raise, and what they send."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Said = tuple[int, Any] | tuple[int, Any, str] | None
 class Scene:
     """A gateway that says one thing after the other, and a clock that only pauses move on."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *said: Said) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *replies: Said) -> None:
         self.now, self.pauses, self.requests = 0.0, list[float](), list[httpx.Request]()
-        self._said = list(said)
+        self._replies = list(replies)
         fake_time = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
         monkeypatch.setattr(gateway_client, "time", fake_time)
         monkeypatch.setattr(gateway_client, "asyncio", SimpleNamespace(sleep=self.sleep_async))
@@ -45,27 +45,27 @@ class Scene:
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
-        if (said := self._said.pop(0)) is None:
+        if (reply := self._replies.pop(0)) is None:
             raise httpx.ReadError("gone")
-        body = said[1] if isinstance(said[1], bytes) else json.dumps(said[1]).encode()
-        return httpx.Response(said[0], content=body, headers={"retry-after": said[2]} if len(said) > 2 else {})
+        body = reply[1] if isinstance(reply[1], bytes) else json.dumps(reply[1]).encode()
+        return httpx.Response(reply[0], content=body, headers={"retry-after": reply[2]} if len(reply) > 2 else {})
 
     def ask(self, kind: str, question: Callable[[Any], Any], url: str = URL, **more: Any) -> Any:
-        """With either client; of one that follows all that it hears."""
+        """Ask with either client; collect everything from one that follows."""
         transport = httpx.MockTransport(self._answer)
         if kind == "sync":
             with GatewayClient(url, "sim", "token", transport=transport, **more) as client:
-                found = question(client)
-                found = list(found) if inspect.isgenerator(found) else found
+                followed = question(client)
+                followed = list(followed) if inspect.isgenerator(followed) else followed
             assert client._http.is_closed
-            return found
+            return followed
 
         async def whole() -> Any:
             async with AsyncGatewayClient(url, "sim", "token", transport=transport, **more) as client:
-                found = question(client)
-                found = [one async for one in found] if inspect.isasyncgen(found) else await found
+                answer = question(client)
+                answer = [item async for item in answer] if inspect.isasyncgen(answer) else await answer
             assert client._http.is_closed
-            return found
+            return answer
 
         return asyncio.run(whole())
 
@@ -147,12 +147,12 @@ def test_pauses_grow_to_a_bound_unless_it_is_told_when(monkeypatch: pytest.Monke
 
 @BOTH
 @pytest.mark.parametrize(
-    ("said", "error"), [((429, {}), InboxFull), ((503, {}), LogUnavailable), (None, LogUnavailable)]
+    ("reply", "error"), [((429, {}), InboxFull), ((503, {}), LogUnavailable), (None, LogUnavailable)]
 )
 def test_it_waits_as_long_as_it_was_told_to(
-    monkeypatch: pytest.MonkeyPatch, kind: str, said: Said, error: type[Exception]
+    monkeypatch: pytest.MonkeyPatch, kind: str, reply: Said, error: type[Exception]
 ) -> None:
-    scene = Scene(monkeypatch, *[said] * 4)
+    scene = Scene(monkeypatch, *[reply] * 4)
     with pytest.raises(error):
         scene.ask(kind, submit, wait_s=1.5)
     assert scene.pauses == [0.5, 1.0, 2.0], "at the end of its time it asks once more"
@@ -231,9 +231,9 @@ def fate(name: str) -> Said:
 def test_a_group_is_followed_change_by_change_to_its_end(monkeypatch: pytest.MonkeyPatch, kind: str, last: str) -> None:
     scene = Scene(monkeypatch, *map(fate, ("waiting", "waiting", "accepted", last)))
     fates = scene.ask(kind, lambda client: client.follow("g", every_s=3.0))
-    assert [one.fate.value for one in fates] == ["waiting", "accepted", last]
+    assert [each.fate.value for each in fates] == ["waiting", "accepted", last]
     assert scene.pauses == [3.0] * 3
-    assert {(one.method, one.url.path) for one in scene.requests} == {("GET", "/v1/runs/sim/groups/g")}
+    assert {(request.method, request.url.path) for request in scene.requests} == {("GET", "/v1/runs/sim/groups/g")}
 
 
 @BOTH

@@ -1,4 +1,4 @@
-"""What the gateway's documents say: each operation, its answers, and the messages over NATS."""
+"""Test the gateway's documents: each operation, its answers, and the messages over NATS."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def named(name: str) -> dict[str, str]:
 
 
 def test_every_operation_is_there_and_nothing_else(document: Any) -> None:
-    found = {
-        one["operationId"]: (method, path, {int(status) for status in one["responses"]})
+    operations = {
+        method_["operationId"]: (method, path, {int(status) for status in method_["responses"]})
         for path, methods in document["paths"].items()
-        for method, one in methods.items()
+        for method, method_ in methods.items()
     }
-    assert found == {name: (method, path, codes | ALWAYS) for name, (method, path, codes) in OPERATIONS.items()}
+    assert operations == {name: (method, path, codes | ALWAYS) for name, (method, path, codes) in OPERATIONS.items()}
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -63,12 +63,12 @@ def test_each_answer_has_its_form(document: Any, name: str) -> None:
     method, path, _ = OPERATIONS[name]
     operation = document["paths"][path][method]
     assert operation["security"] == [{"source": []}]
-    for status, said in operation["responses"].items():
-        assert said["description"]
+    for status, response in operation["responses"].items():
+        assert response["description"]
         if int(status) < 300 or (status in ("409", "422") and name in ITEMS):
-            assert schema_of(said, EVENTS if name == "events" else JSON) == named(ANSWERS[name])
+            assert schema_of(response, EVENTS if name == "events" else JSON) == named(ANSWERS[name])
         else:
-            assert schema_of(said)["required"] == ["error"]
+            assert schema_of(response)["required"] == ["error"]
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -91,9 +91,12 @@ def test_each_request_has_its_form(document: Any, name: str) -> None:
 
 def test_open_sessions_are_asked_for_page_by_page(document: Any) -> None:
     parameters = document["paths"][f"{RUN}/sessions"]["get"]["parameters"]
-    asked = {one["name"]: (one.get("required", False), one.get("allowEmptyValue", False)) for one in parameters}
-    assert asked == {"run_name": (True, False), "open": (True, True), "after": (False, False)}
-    assert all(one["schema"]["type"] == "string" for one in parameters)
+    parameters_ = {
+        parameter["name"]: (parameter.get("required", False), parameter.get("allowEmptyValue", False))
+        for parameter in parameters
+    }
+    assert parameters_ == {"run_name": (True, False), "open": (True, True), "after": (False, False)}
+    assert all(parameter["schema"]["type"] == "string" for parameter in parameters)
 
 
 def test_a_token_is_a_bearer_s(document: Any) -> None:
@@ -102,8 +105,8 @@ def test_a_token_is_a_bearer_s(document: Any) -> None:
 
 
 def test_messages_over_nats_are_one_or_many_with_an_example_and_a_reply() -> None:
-    told = asyncapi("sim")
-    messages = told["components"]["messages"]
+    document = asyncapi("sim")
+    messages = document["components"]["messages"]
     for name, item in ITEMS.items():
         assert messages[name]["payload"] == {"oneOf": [named(item), {"type": "array", "items": named(item)}]}
         assert messages[f"{name}-reply"]["payload"] == named("InboxReply")
@@ -113,16 +116,16 @@ def test_messages_over_nats_are_one_or_many_with_an_example_and_a_reply() -> Non
     for name in (*ITEMS, "groups"):
         assert messages[name]["examples"]
         assert messages[name]["summary"]
-        operation = told["operations"][name]
+        operation = document["operations"][name]
         assert (operation["action"], operation["channel"]) == ("send", {"$ref": f"#/channels/{name}"})
         assert operation["reply"]["channel"] == {"$ref": "#/channels/replies"}
         (reply,) = operation["reply"]["messages"]
         assert reply == {"$ref": f"#/channels/replies/messages/{name}-reply"}
-        assert told["channels"][name]["messages"] == {name: {"$ref": f"#/components/messages/{name}"}}
-    assert set(told["channels"]["replies"]["messages"]) == {f"{name}-reply" for name in (*ITEMS, "groups")}
-    assert told["operations"]["fates"] == {"action": "receive", "channel": {"$ref": "#/channels/fates"}}
-    assert told["channels"]["fates"]["messages"] == {"fates": {"$ref": "#/components/messages/fates"}}
-    assert (told["asyncapi"], told["defaultContentType"]) == ("3.0.0", JSON)
+        assert document["channels"][name]["messages"] == {name: {"$ref": f"#/components/messages/{name}"}}
+    assert set(document["channels"]["replies"]["messages"]) == {f"{name}-reply" for name in (*ITEMS, "groups")}
+    assert document["operations"]["fates"] == {"action": "receive", "channel": {"$ref": "#/channels/fates"}}
+    assert document["channels"]["fates"]["messages"] == {"fates": {"$ref": "#/components/messages/fates"}}
+    assert (document["asyncapi"], document["defaultContentType"]) == ("3.0.0", JSON)
 
 
 def _fields(document: Any) -> dict[str, Any]:
@@ -134,11 +137,13 @@ def _fields(document: Any) -> dict[str, Any]:
     }
     for operation in (operation for path in document["paths"].values() for operation in path.values()):
         name = operation["operationId"]
-        fields |= {f"{name} {one['name']}": one for one in operation.get("parameters", ())}
+        fields |= {f"{name} {parameter['name']}": parameter for parameter in operation.get("parameters", ())}
         for status, answer in operation["responses"].items():
             fields[f"{name} {status}"] = answer
             for content in answer["content"].values():
-                fields |= {f"{name} {status} {at}": one for at, one in content["schema"].get("properties", {}).items()}
+                fields |= {
+                    f"{name} {status} {at}": schema for at, schema in content["schema"].get("properties", {}).items()
+                }
     return fields
 
 

@@ -1,4 +1,6 @@
-"""What is refused, before a route and by what a route raises: a status, a sentence in JSON, and a line in a log."""
+"""Test what is refused, before a route and by what a route raises: a status, a sentence in JSON, and a line
+in a log.
+"""
 
 from __future__ import annotations
 
@@ -67,22 +69,22 @@ def client_of(error: BaseException | None = None, **more: Any) -> httpx.AsyncCli
 )
 async def test_each_error_has_its_status(error: Exception, status: int) -> None:
     async with client_of(error) as client:
-        said = await client.get("/")
-    assert said.status_code == status
-    assert said.json()["error"]
-    assert said.headers["content-type"] == "application/json"
-    assert said.headers.get("retry-after") == ("2" if status in (429, 503) else None)
-    assert said.headers.get("x-a") == ("b" if hasattr(error, "headers") else None)
+        answer = await client.get("/")
+    assert answer.status_code == status
+    assert answer.json()["error"]
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers.get("retry-after") == ("2" if status in (429, 503) else None)
+    assert answer.headers.get("x-a") == ("b" if hasattr(error, "headers") else None)
 
 
 async def test_why_is_told_to_the_client_and_the_log(caplog: pytest.LogCaptureFixture) -> None:
     for error in (Refused(409, "because"), RunNotFound("because"), UnwritableEvent("because")):
         caplog.clear()
         async with client_of(error) as client:
-            said = await client.get("/")
-        assert said.json() == {"error": "because"}
-        (line,) = told(caplog)
-        assert line.startswith(f"refused: {said.status_code} GET / of nobody at 127.0.0.1: because")
+            answer = await client.get("/")
+        assert answer.json() == {"error": "because"}
+        (line,) = refusal_lines(caplog)
+        assert line.startswith(f"refused: {answer.status_code} GET / of nobody at 127.0.0.1: because")
 
 
 async def test_what_is_no_route_is_told_so() -> None:
@@ -93,8 +95,8 @@ async def test_what_is_no_route_is_told_so() -> None:
     assert missing.json()["error"]
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [one.getMessage() for one in caplog.records if one.getMessage().startswith("refused")]
+def refusal_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.getMessage().startswith("refused")]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ async def test_only_what_the_client_did_wrong_is_logged(
 ) -> None:
     async with client_of(error) as client:
         await client.get("/")
-    assert len(told(caplog)) == lines
+    assert len(refusal_lines(caplog)) == lines
 
 
 @pytest.mark.parametrize(
@@ -124,21 +126,21 @@ async def test_only_what_the_client_did_wrong_is_logged(
 )
 async def test_who_may_ask(headers: list[tuple[str, str]], status: int) -> None:
     async with client_of(origins=(ORIGIN,)) as client:
-        said = await client.get("/", headers=headers)
-    assert said.status_code == status
+        answer = await client.get("/", headers=headers)
+    assert answer.status_code == status
     of_page = status == 200 and "origin" in dict(headers)
-    assert said.headers.get("access-control-allow-origin") == (ORIGIN if of_page else None)
-    assert said.headers.get("vary") == ("Origin" if of_page else None)
+    assert answer.headers.get("access-control-allow-origin") == (ORIGIN if of_page else None)
+    assert answer.headers.get("vary") == ("Origin" if of_page else None)
 
 
 async def test_a_page_asks_first_what_it_may_send() -> None:
     async with client_of(origins=(ORIGIN,)) as client:
-        asked = await client.options("/", headers={"origin": ORIGIN})
+        preflight = await client.options("/", headers={"origin": ORIGIN})
         other = await client.options("/")
         refused = await client.options("/", headers={"origin": "https://evil.example"})
-    assert (asked.status_code, other.status_code, refused.status_code) == (204, 405, 403)
-    allowed = asked.headers["access-control-allow-headers"]
-    assert {one.strip().lower() for one in allowed.split(",")} == {"authorization", "content-type", "idempotency-key"}
+    assert (preflight.status_code, other.status_code, refused.status_code) == (204, 405, 403)
+    allowed = preflight.headers["access-control-allow-headers"]
+    assert {word.strip().lower() for word in allowed.split(",")} == {"authorization", "content-type", "idempotency-key"}
 
 
 async def test_what_is_no_request_goes_through() -> None:
@@ -159,8 +161,8 @@ async def test_what_others_put_into_the_state_stays() -> None:
 
     guard = Guard(app, GatewaySettings())
     scope: dict[str, Any] = {"type": "http", "method": "GET", "headers": [(b"host", b"localhost")]}
-    for given_ in (scope, scope | {"state": {"a": 1}}):
-        await guard(given_, None, None)  # type: ignore[arg-type]
+    for scope_ in (scope, scope | {"state": {"a": 1}}):
+        await guard(scope_, None, None)  # type: ignore[arg-type]
     assert seen == [{}, {"a": 1}]
 
 
@@ -224,9 +226,9 @@ async def test_a_body_that_says_that_it_is_too_large_is_not_read() -> None:
 
 def test_a_refusal_has_headers_of_its_own() -> None:
     headers = {"a": "b"}
-    one = Refused(400, "no", headers)
+    refused = Refused(400, "no", headers)
     headers.clear()
-    assert (one.headers, Refused(400, "no").headers) == ({"a": "b"}, {})
+    assert (refused.headers, Refused(400, "no").headers) == ({"a": "b"}, {})
     assert dict(answer(400, "no", {"x-a": "b"}).headers)["x-a"] == "b"
 
 
@@ -238,28 +240,28 @@ class Clock:
         return self.now
 
 
-def asked(**state: Any) -> Request:
+def request_with(**state: Any) -> Request:
     scope = {"route": SimpleNamespace(path="/v1/x/{key}"), "path_params": {"key": "secret-in-path"}}
     headers = [(b"authorization", b"Bearer secret-token"), (b"x-api-key", b"secret-key")]
-    one = request(**scope)
-    one.scope["headers"] = headers
-    one.scope["state"] = state
-    return one
+    request_ = request(**scope)
+    request_.scope["headers"] = headers
+    request_.scope["state"] = state
+    return request_
 
 
 def test_a_line_says_who_was_refused_what_and_why(caplog: pytest.LogCaptureFixture) -> None:
     own = RefusalLog(Clock())
-    own.write(asked(who="quiz", why="no"), 403)
+    own.write(request_with(who="quiz", why="no"), 403)
     own.write(request(client=None), 404)
-    assert told(caplog) == [
+    assert refusal_lines(caplog) == [
         "refused: 403 GET /v1/x/{key} of quiz at 1.2.3.4: no",
         "refused: 404 GET - of nobody at ?: Not Found",
     ]
 
 
 def test_no_line_has_what_a_client_proved_itself_with(caplog: pytest.LogCaptureFixture) -> None:
-    RefusalLog(Clock()).write(asked(why="secret-token secret-key secret-in-path \n\x1b other"), 403)
-    (line,) = told(caplog)
+    RefusalLog(Clock()).write(request_with(why="secret-token secret-key secret-in-path \n\x1b other"), 403)
+    (line,) = refusal_lines(caplog)
     assert "secret" not in line
     assert line.isprintable()
     assert "other" in line
@@ -268,8 +270,8 @@ def test_no_line_has_what_a_client_proved_itself_with(caplog: pytest.LogCaptureF
 def test_a_reason_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     own = RefusalLog(Clock())
     for length in (LONGEST, 100 * LONGEST):
-        own.write(asked(who="quiz", why="a" * length), 400)
-    short, long = (line.count("a" * 10) for line in told(caplog))
+        own.write(request_with(who="quiz", why="a" * length), 400)
+    short, long = (line.count("a" * 10) for line in refusal_lines(caplog))
     assert short == long or long < 2 * short
     assert short >= LONGEST // 10 - 2
 
@@ -278,22 +280,22 @@ def test_so_many_lines_a_minute_and_the_others_are_counted(caplog: pytest.LogCap
     clock = Clock()
     own = RefusalLog(clock)
     for _ in range(MOST + 3):
-        own.write(asked(), 400)
-    assert len(told(caplog)) == MOST
+        own.write(request_with(), 400)
+    assert len(refusal_lines(caplog)) == MOST
     clock.now += WINDOW_S - 0.1
-    own.write(asked(), 400)
-    assert len(told(caplog)) == MOST
+    own.write(request_with(), 400)
+    assert len(refusal_lines(caplog)) == MOST
     clock.now += 0.1
-    own.write(asked(), 400)
-    more = told(caplog)[MOST:]
+    own.write(request_with(), 400)
+    more = refusal_lines(caplog)[MOST:]
     assert more[0] == "refused: 4 more requests"
     assert len(more) == 2
     clock.now += WINDOW_S
-    own.write(asked(), 400)
-    assert len(told(caplog)) == MOST + 3, "none was left out"
+    own.write(request_with(), 400)
+    assert len(refusal_lines(caplog)) == MOST + 3, "none was left out"
     for _ in range(MOST - 1):
-        own.write(asked(), 400)
-    assert len(told(caplog)) == 2 * MOST + 2
-    own.write(asked(), 400)
-    assert len(told(caplog)) == 2 * MOST + 2
-    assert all(one.levelno == logging.WARNING for one in caplog.records)
+        own.write(request_with(), 400)
+    assert len(refusal_lines(caplog)) == 2 * MOST + 2
+    own.write(request_with(), 400)
+    assert len(refusal_lines(caplog)) == 2 * MOST + 2
+    assert all(record.levelno == logging.WARNING for record in caplog.records)

@@ -36,11 +36,11 @@ NEEDED = ["--hf-checkpoint", "model", "--prompt-data", "prompts.jsonl", "--rm-ty
 
 @pytest.fixture
 def clusters(monkeypatch: pytest.MonkeyPatch) -> list[LocalCluster]:
-    """Those that launches have made."""
-    made: list[LocalCluster] = []
+    """Collect the clusters of all launches."""
+    clusters_: list[LocalCluster] = []
     begin = LocalCluster.__init__
-    monkeypatch.setattr(LocalCluster, "__init__", lambda self, *args: (begin(self, *args), made.append(self))[0])
-    return made
+    monkeypatch.setattr(LocalCluster, "__init__", lambda self, *args: (begin(self, *args), clusters_.append(self))[0])
+    return clusters_
 
 
 def test_it_comes_back_on_its_port(tmp_path: Path, clusters: list[LocalCluster]) -> None:
@@ -57,8 +57,8 @@ def test_it_comes_back_on_its_port(tmp_path: Path, clusters: list[LocalCluster])
             lose(clusters[-1], "gateway")
             answers.append(await sent(client))
             await ask_as_documented(run, (await client.get("/asyncapi.json")).json())
-            made = {"key": "made", "prompt": "1+1", "samples": [{"text": "2", "reward": 1.0}] * SAMPLES}
-            answers.append(await client.post(f"/v1/runs/{RUN}/trajectories", json=made))
+            trajectory = {"key": "made", "prompt": "1+1", "samples": [{"text": "2", "reward": 1.0}] * SAMPLES}
+            answers.append(await client.post(f"/v1/runs/{RUN}/trajectories", json=trajectory))
             name = answers[-1].json()["groups"][0]["group"]
             await decided(client, name)
             nobody_grades = {"key": "two", "prompt": "1+1", "metadata": {"rm_type": "maths"}}
@@ -72,10 +72,10 @@ def test_it_comes_back_on_its_port(tmp_path: Path, clusters: list[LocalCluster])
     assert [error["field"] for error in answers[-1].json()["errors"]] == ["metadata.rm_type"]
     assert answers[0].json()["groups"] == answers[1].json()["groups"], "one prompt, sent twice"
     events = events_of(run)
-    assert [one.value for one in of(events, RewardAssigned) if one.grader == "outside:quiz"] == [1.0] * SAMPLES
-    joined = [one for one in of(events, WorkerJoined) if one.role == "gateway"]
-    assert [one.facts["url"] for one in joined] == [url, url]
-    assert [one.worker for one in of(events, WorkerLost)] == [joined[0].worker]
+    assert [event.value for event in of(events, RewardAssigned) if event.grader == "outside:quiz"] == [1.0] * SAMPLES
+    joined = [event for event in of(events, WorkerJoined) if event.role == "gateway"]
+    assert [event.facts["url"] for event in joined] == [url, url]
+    assert [event.worker for event in of(events, WorkerLost)] == [joined[0].worker]
     assert [note for note in view.notes if url in note]
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/healthz")
@@ -87,25 +87,25 @@ async def ask_as_documented(run: Path, document: dict[str, Any]) -> None:
     assert address is not None
     nc = await nats.connect(**address.options())
     fates = await nc.subscribe(document["channels"]["fates"]["address"])
-    for name in [name for name, one in document["operations"].items() if one["action"] == "send"]:
+    for name in [name for name, operation in document["operations"].items() if operation["action"] == "send"]:
         (example,) = document["components"]["messages"][name]["examples"]
         subject = document["channels"][name]["address"]
         reply = await nc.request(subject, json.dumps(example["payload"]).encode(), timeout=ANSWER_S)
-        wanted = document["components"]["messages"][f"{name}-reply"]["payload"]
-        jsonschema.validate(json.loads(reply.data), wanted | {"components": document["components"]})
-    # The first example is a prompt, and the run goes on: it comes to an end of some kind.
-    told = json.loads((await fates.next_msg(timeout=ANSWER_S)).data)
+        schema = document["components"]["messages"][f"{name}-reply"]["payload"]
+        jsonschema.validate(json.loads(reply.data), schema | {"components": document["components"]})
+    # The first example is a prompt, and the run continues: it comes to an end of some kind.
+    reply_ = json.loads((await fates.next_msg(timeout=ANSWER_S)).data)
     jsonschema.validate(
-        told, document["components"]["messages"]["fates"]["payload"] | {"components": document["components"]}
+        reply_, document["components"]["messages"]["fates"]["payload"] | {"components": document["components"]}
     )
-    assert told["key"] == "quiz-1"
+    assert reply_["key"] == "quiz-1"
     await nc.close()
 
 
 async def decided(client: httpx.AsyncClient, group: str) -> None:
     """Until the run has a verdict on the group."""
-    async with asyncio.timeout(ANSWER_S), client.stream("GET", f"/v1/runs/{RUN}/groups/{group}/events") as told:
-        async for line in told.aiter_lines():
+    async with asyncio.timeout(ANSWER_S), client.stream("GET", f"/v1/runs/{RUN}/groups/{group}/events") as stream:
+        async for line in stream.aiter_lines():
             if line in ("event: accepted", "event: trained"):
                 return
 

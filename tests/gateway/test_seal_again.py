@@ -27,7 +27,7 @@ async def test_a_seal_and_its_retries_say_the_same(
 
     async def slow(self: RunLog, events: Any, fence: Any) -> Any:
         recorded = await append(self, events, fence)
-        await asyncio.sleep(late_s)  # the conductor asks again before the gateway goes on
+        await asyncio.sleep(late_s)  # the conductor asks again before the gateway continues
         return recorded
 
     async with stage.simulation, stage.gateway() as client, stage.gateway() as other:
@@ -47,15 +47,15 @@ async def test_a_seal_and_its_retries_say_the_same(
         assert await state(other, session) == first.json()
         assert (await seal(other, session, reward=0.25)).status_code == 409
         sealed = stage.simulation.events(SessionSealed)
-        assert len([one for one in sealed if one.sample == session["sample"]]) == 1
+        assert len([event for event in sealed if event.sample == session["sample"]]) == 1
 
 
 async def _asked_again(stage: Stage, sample: str) -> None:
-    assert [one for one in stage.simulation.events(RolloutFailed) if one.sample == sample]
+    assert [event for event in stage.simulation.events(RolloutFailed) if event.sample == sample]
     async with asyncio.timeout(5.0):
         while True:
-            asked = [one for one in stage.simulation.events(RolloutRequested) if one.sample == sample]
-            if any(one.attempt == 1 for one in asked):
+            requests = [event for event in stage.simulation.events(RolloutRequested) if event.sample == sample]
+            if any(request.attempt == 1 for request in requests):
                 return
             await asyncio.sleep(0.02)
 

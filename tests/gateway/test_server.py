@@ -39,13 +39,13 @@ SETTINGS = GatewaySettings(port=0)
 
 
 class Live:
-    """In the place of a run's connection. made: with which credentials, each."""
+    """Replace a run's connection. made: with which credentials, each."""
 
-    made: list[str | None]
+    credentials: list[str | None]
 
     def __init__(self, folder: RunFolder, creds: str | None = None) -> None:
         self.name, self.log_ = "sim", MemoryLog("sim")
-        self.made.append(creds)
+        self.credentials.append(creds)
 
     async def __aenter__(self) -> Live:
         return self
@@ -65,7 +65,7 @@ def live(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """The credentials that runs are reached with."""
     kind = type("LiveOf", (Live,), {"made": []})
     monkeypatch.setattr(serving, "LiveRun", kind)
-    return kind.made  # type: ignore[attr-defined,no-any-return]
+    return kind.credentials  # type: ignore[attr-defined,no-any-return]
 
 
 def socket_of() -> socket.socket:
@@ -122,7 +122,7 @@ async def test_a_signal_ends_it_and_is_told(tmp_path: Path, number: int) -> None
             await answered(client, f"http://127.0.0.1:{listening.getsockname()[1]}/healthz", task)
             os.kill(os.getpid(), number)
             assert await task == number
-    handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     assert handlers == {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
@@ -156,12 +156,12 @@ async def test_one_that_was_stopped_before_ends_at_once(tmp_path: Path) -> None:
 async def test_agents_are_set_up_as_the_run_s_log_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blobs: str | None, url: str
 ) -> None:
-    folder, asked, desks = RunFolder(tmp_path, "sim"), list[Any](), list[Any]()
+    folder, calls, desks = RunFolder(tmp_path, "sim"), list[Any](), list[Any]()
     settings = TrainSettings()
     settings = msgspec.structs.replace(settings, run=msgspec.structs.replace(settings.run, blob_url=blobs, run="sim"))
 
-    async def agent_setup(*given: Any) -> str:
-        asked.append(given)
+    async def agent_setup(*args: Any) -> str:
+        calls.append(args)
         return "made"
 
     monkeypatch.setattr(setup, "agent_setup", agent_setup)
@@ -174,8 +174,8 @@ async def test_agents_are_set_up_as_the_run_s_log_says(
     started = made.started(settings)
     await Participant(log, "launcher").append([started])
     assert await desks[0](log) == "made"
-    ((given, where),) = asked
-    assert given.run.run == "sim"
+    ((run_settings, where),) = calls
+    assert run_settings.run.run == "sim"
     assert where == (url if blobs else str(folder.blobs))
 
 
@@ -200,10 +200,10 @@ async def test_an_app_is_begun_before_it_is_asked() -> None:
     app = FastAPI(lifespan=lifespan)
     app.get("/")(lambda: begun[-1])
     server = HttpServer(HttpConfig(app, SETTINGS))
-    with socket_of() as one, socket_of() as other:
-        task = asyncio.create_task(server.serve([one, other]))
+    with socket_of() as first, socket_of() as other:
+        task = asyncio.create_task(server.serve([first, other]))
         async with asyncio.timeout(20.0), httpx.AsyncClient() as client:
-            for listening in (one, other):
+            for listening in (first, other):
                 url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
                 assert (await answered(client, url, task)).json() == "begun"
             server.should_exit = True
@@ -239,7 +239,7 @@ async def role(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[t
 async def test_a_run_s_own_gateway_is_there_to_the_run_s_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signals, ended = signal.getsignal(signal.SIGTERM), list[float]()
     async with role(tmp_path, monkeypatch) as (task, log, url):
-        (joined,) = [one.envelope.event for one in log.events_after(1)]
+        (joined,) = [recorded.envelope.event for recorded in log.events_after(1)]
         assert isinstance(joined, WorkerJoined)
         assert (joined.role, joined.facts) == ("gateway", {"url": url})
         assert 0.0 <= joined.seconds["ready"] < 60.0

@@ -57,5 +57,5 @@ async def test_an_error_that_a_route_raises_is_answered_in_json(
         answer = await client.get("/")
     assert answer.status_code == status
     assert answer.json()["error"]
-    logged = [one for one in caplog.records if one.getMessage().startswith(f"refused: {status}")]
+    logged = [record for record in caplog.records if record.getMessage().startswith(f"refused: {status}")]
     assert len(logged) == (status < 500), "what the client did wrong"

@@ -44,36 +44,36 @@ PROMPT = made.submitted(text="1+1", source=Source(path="p", line=0), label="2", 
 
 
 def session(**more: Any) -> Session:
-    asked = made.requested(max_new_tokens=4)
-    return Session(SAMPLE, request=asked, opened_at=SECOND, moved_at=4 * SECOND, **more)
+    request = made.requested(max_new_tokens=4)
+    return Session(SAMPLE, request=request, opened_at=SECOND, moved_at=4 * SECOND, **more)
 
 
 class Sessions:
-    """What is asked of them. error: what they raise."""
+    """Record each call. error: what calls raise."""
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
+        self.calls: list[Any] = []
         self.error: Exception | None = None
         self.setup = SimpleNamespace(rules=RULES)
 
-    def _said(self, *asked: Any) -> None:
-        self.asked.append(asked)
+    def _record_call(self, *args: Any) -> None:
+        self.calls.append(args)
         if self.error is not None:
             raise self.error
 
     async def open(self, sender: str, **wish: Any) -> tuple[Session, PromptSubmitted]:
-        self._said("open", sender, wish)
+        self._record_call("open", sender, wish)
         return session(), PROMPT
 
     async def state(self, name: str) -> Session:
-        self._said("state", name)
+        self._record_call("state", name)
         return session()
 
     async def seal(self, name: str, verdict: Verdict) -> None:
-        self._said("seal", name, verdict)
+        self._record_call("seal", name, verdict)
 
     async def count_tokens(self, name: str, dialect: Messages, path: str, body: bytes) -> int:
-        self._said("count", name, dialect.name, path, body)
+        self._record_call("count", name, dialect.name, path, body)
         return 7
 
 
@@ -128,12 +128,12 @@ def scene(tmp_path: Path) -> Scene:
 async def test_a_rollout_is_waited_for_as_long_as_it_is_wished(scene: Scene, wish: bytes, wait_s: float) -> None:
     answer = await scene.open(wish, **{"idempotency-key": "k"})
     assert answer.status_code == 201
-    assert scene.sessions.asked == [("open", "team", {"group": None, "wait_s": wait_s, "key": "k"})]
+    assert scene.sessions.calls == [("open", "team", {"group": None, "wait_s": wait_s, "key": "k"})]
 
 
 async def test_a_session_is_opened_with_its_keys_and_where_it_is(scene: Scene) -> None:
     opened = (await scene.open(b'{"group": "g"}')).json()
-    assert scene.sessions.asked[0][2] == {"group": "g", "wait_s": 0.0, "key": None}
+    assert scene.sessions.calls[0][2] == {"group": "g", "wait_s": 0.0, "key": None}
     agent = f"{NAME}.{KEYS.of(NAME, Capability.AGENT)}"
     assert opened == {
         "session": NAME,
@@ -158,9 +158,9 @@ def test_a_chat_is_given_as_its_messages() -> None:
     from msgspec.structs import replace
 
     messages = [{"role": "user", "content": "1+1"}]
-    told = opened_session(session(), replace(PROMPT, messages=messages), KEYS, Limits(1, 2, 3), "u")
-    assert told.prompt == messages
-    assert told.limits == {"turn_s": 1, "session_s": 2, "idle_s": 3}
+    opened_session_ = opened_session(session(), replace(PROMPT, messages=messages), KEYS, Limits(1, 2, 3), "u")
+    assert opened_session_.prompt == messages
+    assert opened_session_.limits == {"turn_s": 1, "session_s": 2, "idle_s": 3}
 
 
 @pytest.mark.parametrize(
@@ -178,13 +178,13 @@ def test_a_chat_is_given_as_its_messages() -> None:
 )
 async def test_a_wish_is_json_of_its_fields(scene: Scene, content: bytes, status: int) -> None:
     assert (await scene.open(content)).status_code == status
-    assert len(scene.sessions.asked) == (status == 201)
+    assert len(scene.sessions.calls) == (status == 201)
 
 
 async def test_a_source_opens_sessions_where_its_token_is_for_it(scene: Scene) -> None:
     other = scene.sources.issue("other", [Scope.PROMPTS])
     assert [(await scene.open(token=token)).status_code for token in (other, "x")] == [403, 401]
-    assert scene.sessions.asked == []
+    assert scene.sessions.calls == []
 
 
 @pytest.mark.parametrize(
@@ -202,13 +202,13 @@ async def test_a_session_is_its_harness_s(scene: Scene, key: str, scheme: str, s
     for answer in (await scene.state(key, scheme), await scene.seal(b'{"reward": 1}', key, scheme)):
         assert answer.status_code == status
         assert answer.headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
-    assert bool(scene.sessions.asked) is (status == 200)
+    assert bool(scene.sessions.calls) is (status == 200)
 
 
 async def test_a_session_is_sealed_and_shown(scene: Scene) -> None:
     answer = await scene.seal(b'{"reward": 0.5, "exit_code": 0, "metadata": {"a": 1}}')
     assert answer.json()["session"] == NAME
-    (sealed,) = [one for one in scene.sessions.asked if one[0] == "seal"]
+    (sealed,) = [call for call in scene.sessions.calls if call[0] == "seal"]
     assert sealed == ("seal", NAME, Verdict(SealReason.REWARD, 0.5, {}, 0, {"a": 1}))
     assert (await scene.state()).json()["sample"] == SAMPLE
 
@@ -216,7 +216,7 @@ async def test_a_session_is_sealed_and_shown(scene: Scene) -> None:
 @pytest.mark.parametrize("wish", [b"{}", b'{"reward": 1e308}', b'{"rewards": {"3": 1}}', b'{"exit": 1}'])
 async def test_an_end_that_cannot_be_is_refused(scene: Scene, wish: bytes) -> None:
     assert (await scene.seal(wish)).status_code == 422
-    assert not [one for one in scene.sessions.asked if one[0] == "seal"]
+    assert not [call for call in scene.sessions.calls if call[0] == "seal"]
 
 
 @pytest.mark.parametrize(
@@ -234,8 +234,8 @@ async def test_what_a_harness_cannot_have_is_told(
     for answer in (await scene.open(), await scene.state(), await scene.seal(b'{"reward": 1}')):
         assert (answer.status_code, answer.headers.get("retry-after")) == (status, again)
         assert answer.json() == {"error": "no"}
-    told = [one.getMessage() for one in caplog.records if "of the harness of" in one.getMessage()]
-    assert len(told) == (0 if status == 429 else 2)
+    lines = [record.getMessage() for record in caplog.records if "of the harness of" in record.getMessage()]
+    assert len(lines) == (0 if status == 429 else 2)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ async def test_tokens_of_a_prompt_are_counted(scene: Scene) -> None:
     async with scene.client(agent) as client:
         answer = await client.post("/v1/messages/count_tokens", content=body)
     assert answer.json() == {"input_tokens": 7}
-    assert scene.sessions.asked == [("count", NAME, "messages", "/v1/messages/count_tokens", body)]
+    assert scene.sessions.calls == [("count", NAME, "messages", "/v1/messages/count_tokens", body)]
 
 
 @pytest.mark.parametrize(
@@ -318,22 +318,22 @@ def turn(index: int, extends: int | None, agent: AgentTurn | None) -> TurnRecord
 def test_a_session_is_shown_as_it_is_now() -> None:
     shown = session_view(session(open={2: OpenTurn(2, "k", 3 * SECOND)}), 5 * SECOND + SECOND // 2)
     assert (shown.session, shown.sample, shown.attempt, shown.age_s) == (NAME, SAMPLE, 0, 4.5)
-    assert [(one.index, one.age_s) for one in shown.open] == [(2, 2.5)]
+    assert [(turn_.index, turn_.age_s) for turn_ in shown.open] == [(2, 2.5)]
     assert (shown.sealed, shown.result, shown.orphans) == (None, None, [2])
 
 
 def test_turns_are_shown_with_where_they_go_on() -> None:
     own = session()
     by = AgentTurn(key="k", dialect="chat", call="c", root=RootReason.FIRST, messages=("m",))
-    for one in (turn(0, None, by), turn(1, 0, AgentTurn(key="k", dialect="chat", call="c", messages=("n",)))):
-        own._record(one)
+    for recorded_turn in (turn(0, None, by), turn(1, 0, AgentTurn(key="k", dialect="chat", call="c", messages=("n",)))):
+        own._record(recorded_turn)
     own.turns[5] = turn(5, 1, None)
     own._extended.add(5)
     shown = session_view(own, 5 * SECOND)
-    assert [(one.index, one.tokens, one.stop, one.seconds) for one in shown.turns] == [
+    assert [(each.index, each.tokens, each.stop, each.seconds) for each in shown.turns] == [
         (index, 3, StopReason.STOP, 0.5) for index in (0, 1, 5)
     ]
-    assert [(one.extends, one.root) for one in shown.turns] == [(None, RootReason.FIRST), (0, None), (1, None)]
+    assert [(each.extends, each.root) for each in shown.turns] == [(None, RootReason.FIRST), (0, None), (1, None)]
     assert (shown.leaves, shown.orphans) == ([1], [])
 
 

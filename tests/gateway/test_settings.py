@@ -1,4 +1,4 @@
-"""Where a gateway listens, by which names it answers, and how its user gave that."""
+"""Test where a gateway listens, by which names it answers, and how its user set that."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_address_of_this_machine_alone(host: str, own: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_", "names", "url"),
+    ("fields", "names", "url"),
     [
         ({}, {"localhost", "127.0.0.1", "::1"}, "http://127.0.0.1:8500"),
         ({"host": "::1", "port": 1}, {"localhost", "127.0.0.1", "::1"}, "http://[::1]:1"),
@@ -60,8 +60,8 @@ def test_an_address_of_this_machine_alone(host: str, own: bool) -> None:
         ({"host": "10.0.0.1", "tls_cert": "c"}, {"10.0.0.1"}, "https://10.0.0.1:8500"),
     ],
 )
-def test_it_is_reached_by_its_names(given_: dict[str, Any], names: set[str], url: str) -> None:
-    settings_ = GatewaySettings(**given_)
+def test_it_is_reached_by_its_names(fields: dict[str, Any], names: set[str], url: str) -> None:
+    settings_ = GatewaySettings(**fields)
     assert settings_.names == names
     assert settings_.own_url == url
 
@@ -77,7 +77,7 @@ def test_flags_are_those_of_who_was_started(role: bool, listen: str, other: str,
 
 
 @pytest.mark.parametrize(
-    ("given_", "is_fine"),
+    ("fields", "is_fine"),
     [
         ({}, True),
         ({"tls_cert": "c"}, False),
@@ -94,8 +94,8 @@ def test_flags_are_those_of_who_was_started(role: bool, listen: str, other: str,
         ({"role": True, "port": 1}, True),
     ],
 )
-def test_what_would_not_be_safe_or_found_is_refused(given_: dict[str, Any], is_fine: bool) -> None:
-    own = GatewaySettings(**given_)
+def test_what_would_not_be_safe_or_found_is_refused(fields: dict[str, Any], is_fine: bool) -> None:
+    own = GatewaySettings(**fields)
     if is_fine:
         assert own.checked() is own
     else:

@@ -34,10 +34,10 @@ def test_each_source_has_one_token(sources: Sources, tmp_path: Path) -> None:
     tokens = {name: sources.issue(name) for name in ("b", "a")}
     assert sources.names == ["a", "b"]
     for name, token in tokens.items():
-        found = sources.admitted(token)
-        assert found is not None
-        assert found[0] == name
-        assert found[1].sha256 == hashlib.sha256(token.encode()).hexdigest()
+        admitted = sources.admitted(token)
+        assert admitted is not None
+        assert admitted[0] == name
+        assert admitted[1].sha256 == hashlib.sha256(token.encode()).hexdigest()
     sources.revoke("a")
     assert sources.names == Sources(tmp_path).names == ["b"]
     assert sources.admitted(tokens["a"]) is None
@@ -128,7 +128,7 @@ def test_limits_in_words(source: Source, limits: str) -> None:
 
 
 def test_a_scope_is_one_of_few() -> None:
-    assert [scope_of(one.value) for one in Scope] == list(Scope)
+    assert [scope_of(scope.value) for scope in Scope] == list(Scope)
     with pytest.raises(InvalidValue):
         scope_of("everything")
 
@@ -138,9 +138,9 @@ def request(token: str | None, scheme: str = "Bearer") -> Request:
     return Request({"type": "http", "method": "GET", "headers": headers, "state": {}})
 
 
-def refused(admission: Admission, asked: Request, scope: Scope | None = None) -> Refused:
+def refused(admission: Admission, request: Request, scope: Scope | None = None) -> Refused:
     with pytest.raises(Refused) as error:
-        admission.by_bearer(asked, scope)
+        admission.by_bearer(request, scope)
     return error.value
 
 
@@ -148,9 +148,9 @@ def test_a_bearer_is_admitted_for_what_its_token_is_for(sources: Sources) -> Non
     token = sources.issue("a", [Scope.PROMPTS])
     admission = Admission(sources)
     for scheme in ("Bearer", "bearer"):
-        asked = request(token, scheme)
-        assert admission.by_bearer(asked, Scope.PROMPTS) == admission.by_bearer(asked) == "a"
-        assert asked.state.who == "a"
+        request_ = request(token, scheme)
+        assert admission.by_bearer(request_, Scope.PROMPTS) == admission.by_bearer(request_) == "a"
+        assert request_.state.who == "a"
     for wrong in (request(None), request("x"), request(token, "Basic"), request("")):
         error = refused(admission, wrong)
         assert (error.status, error.headers) == (401, {"WWW-Authenticate": "Bearer"})
@@ -162,30 +162,30 @@ def test_a_bearer_is_admitted_for_what_its_token_is_for(sources: Sources) -> Non
 def test_a_bearer_that_comes_too_often_is_told_when(sources: Sources) -> None:
     now = 0.0
     admission = Admission(sources, Rates(lambda: now))
-    asked = request(sources.issue("a", per_minute=7))
+    request_ = request(sources.issue("a", per_minute=7))
     for _ in range(7):
-        admission.by_bearer(asked)
-    error = refused(admission, asked)
+        admission.by_bearer(request_)
+    error = refused(admission, request_)
     assert (error.status, error.headers) == (429, {"Retry-After": str(math.ceil(60 / 7))})
     now += float(error.headers["Retry-After"])
-    admission.by_bearer(asked)
+    admission.by_bearer(request_)
 
 
 def test_a_token_holds_until_it_ends(sources: Sources, tmp_path: Path) -> None:
-    admission, asked = Admission(sources), request(sources.issue("a", per_minute=1))
+    admission, request_ = Admission(sources), request(sources.issue("a", per_minute=1))
     for _ in range(3):
-        assert admission.holds(asked, "a"), "it is no request of its own"
-    assert not admission.holds(asked, "b")
+        assert admission.holds(request_, "a"), "it is no request of its own"
+    assert not admission.holds(request_, "b")
     assert not admission.holds(request("x"), "a")
     file_of(tmp_path).write_text("{")
-    assert admission.holds(asked, "a") is False
+    assert admission.holds(request_, "a") is False
     sources.issue("a") if sources._file.unlink() is None else None
-    assert not admission.holds(asked, "a")
+    assert not admission.holds(request_, "a")
 
 
 def test_whoever_has_the_old_file_is_admitted(tmp_path: Path) -> None:
     digest: dict[str, Any] = {"a": hashlib.sha256(b"t").hexdigest()}
     file_of(tmp_path).parent.mkdir()
     file_of(tmp_path).write_text(json.dumps(digest))
-    found = Sources(tmp_path).admitted("t")
-    assert found == ("a", Source(digest["a"]))
+    admitted = Sources(tmp_path).admitted("t")
+    assert admitted == ("a", Source(digest["a"]))

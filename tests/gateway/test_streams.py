@@ -1,4 +1,4 @@
-"""Server-sent events of a group: each change once, a comment where there was none for long, and an end."""
+"""Server-sent events of a group: each change once, a comment after a long silence, and an end."""
 
 from __future__ import annotations
 
@@ -38,44 +38,44 @@ class Scene:
         return next(self._looks)
 
     def holds(self) -> bool:
-        """Until so many were asked."""
+        """Hold for this number of calls."""
         self.held -= 1
         return self.held >= 0
 
-    async def told(self, own: Streams, first: InboxFate = WAITING) -> list[str]:
+    async def followed(self, own: Streams, first: InboxFate = WAITING) -> list[str]:
         return [piece.decode().partition("\n")[0] async for piece in own.follow("quiz", first, self.look, self.holds)]
 
 
 async def test_each_change_is_told_once_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, [WAITING, None, ACCEPTED, ACCEPTED, TRAINED])
-    told = await scene.told(Streams(1, 0.5))
-    assert told == ["event: waiting", "event: accepted", "event: trained"]
+    events_ = await scene.followed(Streams(1, 0.5))
+    assert events_ == ["event: waiting", "event: accepted", "event: trained"]
     assert scene.pauses == [0.5] * 5
 
 
 @pytest.mark.parametrize("last", [TRAINED, REJECTED])
 async def test_what_has_ended_is_told_and_no_more(monkeypatch: pytest.MonkeyPatch, last: InboxFate) -> None:
     scene = Scene(monkeypatch, [])
-    assert await scene.told(Streams(1, 0.5), last) == [f"event: {last.fate}"]
+    assert await scene.followed(Streams(1, 0.5), last) == [f"event: {last.fate}"]
     assert scene.pauses == []
 
 
 async def test_an_event_has_the_whole_fate(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, [])
-    (piece,) = [one async for one in Streams(1, 0.5).follow("quiz", TRAINED, scene.look, scene.holds)]
+    (piece,) = [chunk async for chunk in Streams(1, 0.5).follow("quiz", TRAINED, scene.look, scene.holds)]
     assert piece == b'event: trained\ndata: {"key":"k","group":"g","fate":"trained"}\n\n'
 
 
 async def test_who_hears_nothing_for_long_gets_a_comment(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, [WAITING, WAITING, None, WAITING, ACCEPTED, ACCEPTED, TRAINED])
-    told = await scene.told(Streams(1, 0.5, keep_alive_s=1.0))
+    events_ = await scene.followed(Streams(1, 0.5, keep_alive_s=1.0))
     comment = ": still there"
-    assert told == ["event: waiting", comment, comment, "event: accepted", "event: trained"]
+    assert events_ == ["event: waiting", comment, comment, "event: accepted", "event: trained"]
 
 
 async def test_looks_that_take_long_come_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, [WAITING, WAITING, TRAINED], took_s=0.2)
-    await scene.told(Streams(1, 0.5))
+    await scene.followed(Streams(1, 0.5))
     later = 0.2 / SHARE
     assert scene.pauses[0] == 0.5
     assert sum(scene.pauses[1:]) == pytest.approx(2 * later, rel=0.01)
@@ -84,7 +84,7 @@ async def test_looks_that_take_long_come_seldom(monkeypatch: pytest.MonkeyPatch)
 
 async def test_a_token_is_looked_at_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, [TRAINED])
-    await scene.told(Streams(1, 2.5))
+    await scene.followed(Streams(1, 2.5))
     assert scene.pauses == [1.0, 1.0, 0.5]
 
 
@@ -94,7 +94,7 @@ async def test_the_end_of_a_token_is_the_end_of_its_stream(
 ) -> None:
     scene = Scene(monkeypatch, [])
     scene.held = held
-    assert await scene.told(Streams(1, 2.5)) == ["event: waiting", "event: error"]
+    assert await scene.followed(Streams(1, 2.5)) == ["event: waiting", "event: error"]
     assert len(scene.pauses) == paused
 
 

@@ -61,8 +61,8 @@ async def test_one_or_many_are_taken_in_order(many: bool) -> None:
     items = [{"key": "a", "prompt": "1"}, {"key": "b", "prompt": "2"}]
     inbox = Inbox()
     taken = await sent(inbox, json.dumps(items if many else items[0]).encode(), media=JSON)
-    assert [one["key"] for one in inbox.items] == ["a", "b"][: 1 + many]
-    assert [(one.key, one.group) for one in taken.groups] == [("a", "g0"), ("b", "g1")][: 1 + many]
+    assert [item["key"] for item in inbox.items] == ["a", "b"][: 1 + many]
+    assert [(group.key, group.group) for group in taken.groups] == [("a", "g0"), ("b", "g1")][: 1 + many]
     assert (taken.accepted, taken.refused, taken.errors, taken.more, taken.unread) == (1 + many, 0, [], 0, 0)
 
 
@@ -70,7 +70,7 @@ async def test_a_key_is_of_a_single_item_of_json() -> None:
     inbox = Inbox()
     await sent(inbox, GOOD, media=JSON, key="mine")
     await sent(inbox, GOOD, key="mine")
-    assert [one["key"] == "mine" for one in inbox.items] == [True, False]
+    assert [item["key"] == "mine" for item in inbox.items] == [True, False]
     assert (await refused(b"[" + GOOD + b"]", media=JSON, key="mine")).status == 400
 
 
@@ -78,7 +78,7 @@ async def test_what_is_no_json_is_refused() -> None:
     inbox = Inbox()
     assert (await refused(b"[1", media=JSON)).status == 400
     named = await sent(Inbox(), b"[%s, %s, %s]" % (BAD, GOOD, BAD), media=JSON)
-    assert [one.line for one in named.errors] == [1, 3]
+    assert [error.line for error in named.errors] == [1, 3]
     for data in (b"", b"{", b"\xff"):
         taken = await sent(inbox, data, media=JSON)
         assert (taken.accepted, taken.refused) == (0, 1)
@@ -88,8 +88,8 @@ async def test_what_is_no_json_is_refused() -> None:
 async def test_items_are_of_their_kind() -> None:
     inbox = Inbox()
     taken = await sent(inbox, b'{"sample": "s", "reward": 1}\n' + GOOD, kind=REWARDS)
-    assert [(one.line, bool(one.field)) for one in taken.errors] == [(2, False)] or taken.refused == 1
-    assert [one["sample"] for one in inbox.items] == ["s"]
+    assert [(error.line, bool(error.field)) for error in taken.errors] == [(2, False)] or taken.refused == 1
+    assert [item["sample"] for item in inbox.items] == ["s"]
 
 
 @settings(max_examples=40)
@@ -97,7 +97,7 @@ async def test_items_are_of_their_kind() -> None:
 async def test_lines_are_numbered_however_they_come(lines: list[bytes], size: int, ended: bool) -> None:
     data = b"\n".join(lines) + (b"\n" if ended else b"")
     taken = await sent(Inbox(), *(data[at : at + size] for at in range(0, len(data), size)))
-    assert [one.line for one in taken.errors] == [at for at, line in enumerate(lines, 1) if line == BAD]
+    assert [error.line for error in taken.errors] == [at for at, line in enumerate(lines, 1) if line == BAD]
     assert taken.accepted == lines.count(GOOD)
 
 
@@ -109,7 +109,7 @@ async def test_lines_are_sent_as_they_come(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(inbox.items) == 2
     whole = Inbox()
     assert (await sent(whole, (GOOD + b"\n") * 5)).accepted == 5
-    assert [len(one) for one in whole.messages] == [2, 2, 1]
+    assert [len(message) for message in whole.messages] == [2, 2, 1]
 
 
 async def test_a_request_has_so_many_bytes() -> None:

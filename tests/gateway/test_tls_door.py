@@ -24,15 +24,15 @@ class Secured(Transport):
 
 
 class Http:
-    """What comes after it."""
+    """Record what follows the handshake."""
 
     def __init__(self) -> None:
-        self.made: Any = None
+        self.http: Any = None
         self.data = b""
 
     def connection_made(self, transport: Any) -> None:
         assert transport.protocol is self
-        self.made = transport
+        self.http = transport
 
     def data_received(self, data: bytes) -> None:
         assert data
@@ -45,13 +45,13 @@ class Scene:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shared, self.plain, self.http = Connections(4, 1.0), Transport(), list[Http]()
         self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.asked: dict[str, Any] = {}
+        self.options: dict[str, Any] = {}
         monkeypatch.setattr(tls_door, "time", SimpleNamespace(monotonic=lambda: 10.0))
         monkeypatch.setattr(asyncio.get_running_loop(), "start_tls", self.start_tls)
         self.door = TlsDoor(self.shared, 5.0, "context", self.make)  # type: ignore[arg-type]
 
-    async def start_tls(self, *given: Any, **more: Any) -> Any:
-        self.asked = {"given": given, **more}
+    async def start_tls(self, *args: Any, **more: Any) -> Any:
+        self.options = {"given": args, **more}
         return await self.outcome
 
     def make(self) -> Any:
@@ -81,14 +81,14 @@ async def test_after_the_handshake_it_is_http_with_what_came_early(scene: Scene)
     assert scene.plain.paused, "the handshake reads, and nobody else"
     assert (scene.door.address, len(scene.shared)) == ("10.0.0.1", 1)
     await settled()
-    assert scene.asked["given"] == (scene.plain, scene.door, "context")
-    assert (scene.asked["server_side"], scene.asked["ssl_handshake_timeout"]) == (True, 5.0)
+    assert scene.options["given"] == (scene.plain, scene.door, "context")
+    assert (scene.options["server_side"], scene.options["ssl_handshake_timeout"]) == (True, 5.0)
     for part in (b"GET", b" /"):
         scene.door.data_received(part)
     secured = Secured()
     await scene.end(secured)
     (http,) = scene.http
-    assert (http.made, secured.protocol, http.data) == (secured, http, b"GET /")
+    assert (http.http, secured.protocol, http.data) == (secured, http, b"GET /")
     assert len(scene.shared) == 0, "its place is that of what comes after it"
     assert not scene.plain.aborted
 
@@ -137,10 +137,10 @@ async def test_a_connection_that_is_lost_leaves_its_place(scene: Scene) -> None:
 
 
 async def test_one_that_is_too_many_shakes_no_hands(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scene.shared, "add", lambda one: scene.plain.abort())
+    monkeypatch.setattr(scene.shared, "add", lambda connection: scene.plain.abort())
     scene.door.connection_made(scene.plain)
     await settled()
-    assert scene.asked == {}
+    assert scene.options == {}
 
 
 async def test_a_socket_without_an_address_is_taken(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,10 +42,10 @@ SAMPLES: list[dict[str, Any]] = [
 ]
 
 
-async def holds(simulation: Simulation, wanted: Callable[[RunState], bool]) -> None:
+async def holds(simulation: Simulation, condition: Callable[[RunState], bool]) -> None:
     """Wait for a state of the run."""
     async with asyncio.timeout(DEADLINE_S), Follower(simulation.log) as follower:
-        while not wanted(simulation.conductor.state):
+        while not condition(simulation.conductor.state):
             await follower.next(0.01)
 
 
@@ -74,20 +74,22 @@ async def test_a_finished_group_is_trained_on_as_it_was_sent(simulation: Simulat
     (prompt,) = simulation.events(PromptSubmitted, dataset="inbox")
     assert (prompt.group, prompt.source.sender, prompt.recalled is not None) == (name, "quiz", True)
     assert len(simulation.events(RolloutOffered)) == len(SAMPLES), "sent twice, taken once"
-    completed = {one.sample: one for one in simulation.events(RolloutCompleted) if one.group == name}
+    completed = {event.sample: event for event in simulation.events(RolloutCompleted) if event.group == name}
     first = await read_trajectory(simulation.log, f"{name}-s0", unpack)
     assert first.tokens.tolist() == [65, 66, 67]
     assert [(span.start, span.end, span.version) for span in first.spans] == [(0, 1, 0), (2, 3, 0)]
     assert completed[f"{name}-s1"].spans == (), "nobody knows its log-probs"
     assert completed[f"{name}-s1"].stop.value == "length"
-    rewards = {one.sample: one for one in simulation.events(RewardAssigned) if one.group == name}
+    rewards = {event.sample: event for event in simulation.events(RewardAssigned) if event.group == name}
     assert [rewards[f"{name}-s{index}"].value for index in (0, 1)] == [1.0, 0.0]
     assert rewards[f"{name}-s0"].grader == "outside:quiz"
     assert rewards[f"{name}-s2"].grader != "outside:quiz", "the run graded what had no reward"
-    told = (await gateway.quiz.get(f"/v1/runs/sim/groups/{name}")).json()
-    assert told["fate"] == "trained"
+    body = (await gateway.quiz.get(f"/v1/runs/sim/groups/{name}")).json()
+    assert body["fate"] == "trained"
     assert all(
-        one.maker is Maker.OUTSIDE and one.recalls for one in simulation.events(RolloutRequested) if one.group == name
+        event.maker is Maker.OUTSIDE and event.recalls
+        for event in simulation.events(RolloutRequested)
+        if event.group == name
     )
     report = await audit(simulation.log.read_records(), Audit("sim", fetch=unpack, files=False))
     assert report.clean, report_text(report, 0)
@@ -141,14 +143,14 @@ async def test_a_chat_s_answers_are_trained_on_and_what_others_say_is_not(
     simulation: Simulation, tmp_path: Path
 ) -> None:
     gateway = Gateway(simulation, tmp_path / "gateway")
-    said = [
+    samples = [
         {"role": "assistant", "content": "a"},
         {"role": "tool", "content": "b"},
         {"role": "assistant", "content": "c"},
     ]
-    chat = group(prompt=[{"role": "user", "content": "q"}], samples=[{"messages": said[:1]}] * 3)
+    chat = group(prompt=[{"role": "user", "content": "q"}], samples=[{"messages": samples[:1]}] * 3)
     assert (await gateway.quiz.post(GROUPS, json=chat)).status_code == 202
-    long = chat | {"key": "tools", "samples": [{"messages": said[1:2]}] * 3}
+    long = chat | {"key": "tools", "samples": [{"messages": samples[1:2]}] * 3}
     assert (await gateway.quiz.post(GROUPS, json=long)).json()["errors"][0]["field"] == "samples[0].loss_mask"
     (offer, *_) = simulation.events(RolloutOffered)
     assert (offer.text, offer.loss_mask) == ("<assistant>a", None)
@@ -162,12 +164,12 @@ async def test_what_is_too_old_is_rejected_with_its_age(tmp_path: Path) -> None:
         old = {"tokens": [65], "log_probs": [-0.1], "version": 0, "reward": 1.0}
         assert (await gateway.quiz.post(GROUPS, json=group(samples=[old] * 3))).status_code == 202
         await simulation.finish()
-        rejected = [one for one in simulation.events(GroupRejected) if one.group.startswith("inbox-")]
-        assert [one.cause for one in rejected] == [RejectionCause.STALE]
+        rejected = [event for event in simulation.events(GroupRejected) if event.group.startswith("inbox-")]
+        assert [event.cause for event in rejected] == [RejectionCause.STALE]
 
 
 class NobodyGrades(InstantPool):
-    """Whoever waits for its grades waits for ever."""
+    """Never answer a request for grades."""
 
     async def grade(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
         await asyncio.Event().wait()
@@ -188,8 +190,8 @@ async def test_a_sample_waits_for_the_reward_that_its_source_sends(tmp_path: Pat
         assert (await gateway.other.post(REWARDS, json=rewards[0])).status_code == 422, "another source's"
         assert (await gateway.quiz.post(REWARDS, json=rewards)).status_code == 202
         assert await simulation.finish() is RunPhase.FINISHED
-        assert {one.sample: one.value for one in simulation.events(RewardAssigned)} == {
-            one["sample"]: one["reward"] for one in rewards
+        assert {event.sample: event.value for event in simulation.events(RewardAssigned)} == {
+            reward["sample"]: reward["reward"] for reward in rewards
         }
 
 
@@ -200,7 +202,7 @@ async def test_a_reward_is_given_once_and_by_whom_the_run_allows(tmp_path: Path)
         raters = gateway.client("raters")
         simulation.start_engine(Script(chunk=8))
         await holds(simulation, lambda state: state.counts.samples_completed == plan.samples)
-        (sample, *others) = [one.sample for one in simulation.events(RolloutCompleted)]
+        (sample, *others) = [event.sample for event in simulation.events(RolloutCompleted)]
         assert (await gateway.quiz.post(REWARDS, json={"sample": sample, "reward": 1})).status_code == 422
         codes = [
             (await raters.post(REWARDS, json={"sample": sample, "reward": value})).status_code for value in (1, 1, 0.5)
@@ -216,7 +218,9 @@ async def test_a_reward_is_given_once_and_by_whom_the_run_allows(tmp_path: Path)
         )
         assert wrong.status_code in (400, 422)
         assert len(simulation.events(RewardAssigned)) == 1
-        assert (await raters.post(REWARDS, json=[{"sample": one, "reward": 0} for one in others])).status_code == 202
+        assert (
+            await raters.post(REWARDS, json=[{"sample": other, "reward": 0} for other in others])
+        ).status_code == 202
         assert await simulation.finish() is RunPhase.FINISHED
 
 

@@ -38,15 +38,15 @@ class Dialect:
     def refusal(self, status: int, message: str, field_: str | None = None) -> Any:
         return {"status": status, "field": field_}
 
-    def whole(self, asked: Asked, said: Any) -> Any:
-        return {"said": said}
+    def whole(self, request: Asked, answer: Any) -> Any:
+        return {"said": answer}
 
-    def stream(self, asked: Asked, id_: str, created: int, prompt: int) -> Any:
+    def stream(self, request: Asked, id_: str, created: int, prompt: int) -> Any:
         return SimpleNamespace(
             begin=lambda: f"begin {id_} {created} {prompt}\n".encode(),
             part=lambda part: f"part {part}\n".encode(),
             fail=lambda status, message: f"fail {status} {message}\n".encode(),
-            end=lambda said: f"end {said}\n".encode(),
+            end=lambda answer: f"end {answer}\n".encode(),
         )
 
 
@@ -81,11 +81,11 @@ class Sessions:
     turn: Turn = field(default_factory=Turn)
     error: Exception | None = None
     stream: bool = False
-    asked: list[tuple[str, str, bytes, TurnKey]] = field(default_factory=list)
+    calls: list[tuple[str, str, bytes, TurnKey]] = field(default_factory=list)
     setup: Any = field(default_factory=lambda: SimpleNamespace(rules=replace(RULES, room=1)))
 
     async def open_turn(self, session: str, dialect: Any, path: str, body: bytes, headers: Any) -> Turn:
-        self.asked.append((session, _client(headers), body, TurnKey.of(headers, "digest")))
+        self.calls.append((session, _client(headers), body, TurnKey.of(headers, "digest")))
         if self.error is not None:
             raise self.error
         return replace(self.turn, request=Asked(self.stream))
@@ -109,14 +109,16 @@ class Scene:
         await self._app(scope, receive, send)
 
     async def post(self, path: str = "/turn", content: bytes = b"{}", **headers: str) -> httpx.Response:
-        given = {"authorization": f"Bearer {KEY}"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        all_headers = {"authorization": f"Bearer {KEY}"} | {
+            name.replace("_", "-"): value for name, value in headers.items()
+        }
         transport = httpx.ASGITransport(self._asgi)
-        async with httpx.AsyncClient(transport=transport, base_url="http://a", headers=given) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://a", headers=all_headers) as client:
             return await client.post(path, content=content)
 
     async def key(self, **headers: str) -> TurnKey:
         assert (await self.post(**headers)).status_code == 200
-        return self.sessions.asked[-1][3]
+        return self.sessions.calls[-1][3]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ async def test_a_turn_is_of_the_session_whose_key_it_has(path: str, headers: dic
     scene = Scene()
     answer = await scene.post(path, **headers)
     assert answer.status_code == status
-    assert [one[0] for one in scene.sessions.asked] == ([SESSION] if status == 200 else [])
+    assert [call[0] for call in scene.sessions.calls] == ([SESSION] if status == 200 else [])
     assert scene.states[-1].get("who") == (f"the agent of {SESSION}" if status == 200 else None)
     if status == 401:
         assert answer.json() == {"status": 401, "field": None}
@@ -151,24 +153,24 @@ async def test_a_turn_is_known_again_by_its_key_or_its_body() -> None:
     named = hashlib.sha256(b"key:mine").hexdigest()
     assert await scene.key(idempotency_key="mine") == TurnKey(named, True)
     assert await scene.key(idempotency_key="") == TurnKey("digest", True)
-    for said, is_retry in (("0", False), ("1", True), ("2", True), ("x", False), ("-1", False), ("", False)):
-        assert await scene.key(x_stainless_retry_count=said) == TurnKey("digest", is_retry)
+    for count, is_retry in (("0", False), ("1", True), ("2", True), ("x", False), ("-1", False), ("", False)):
+        assert await scene.key(x_stainless_retry_count=count) == TurnKey("digest", is_retry)
 
 
 async def test_what_a_client_calls_itself_is_kept_as_people_can_read_it() -> None:
     scene = Scene()
     for named, kept in (("ab\tc", "abc"), ("x" * 121, "x" * 120), ("", "")):
         await scene.post(user_agent=named)
-        assert scene.sessions.asked[-1][1] == kept
+        assert scene.sessions.calls[-1][1] == kept
 
 
 async def test_a_turn_has_as_many_bytes_as_the_context_and_the_gateway_have_room_for() -> None:
     most = Sessions().setup.rules.most_bytes
     for scene, bound in ((Scene(), most), (Scene(max_body=100), 100)):
         assert (await scene.post(content=b"x" * bound)).status_code == 200
-        assert scene.sessions.asked[-1][2] == b"x" * bound
+        assert scene.sessions.calls[-1][2] == b"x" * bound
         assert (await scene.post(content=b"x" * (bound + 1))).status_code == 413
-        assert len(scene.sessions.asked) == 1
+        assert len(scene.sessions.calls) == 1
 
 
 async def test_a_turn_is_answered_whole_or_as_it_comes() -> None:
@@ -194,7 +196,7 @@ ERRORS: list[tuple[Exception, int, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "status", "again"), ERRORS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(("error", "status", "again"), ERRORS, ids=lambda error: type(error).__name__)
 async def test_each_refusal_has_its_status_and_when_to_come_again(
     error: Exception, status: int, again: str | None
 ) -> None:
@@ -206,7 +208,7 @@ async def test_each_refusal_has_its_status_and_when_to_come_again(
     assert scene.states[-1]["why"] == "no"
 
 
-@pytest.mark.parametrize(("error", "status", "again"), ERRORS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(("error", "status", "again"), ERRORS, ids=lambda error: type(error).__name__)
 async def test_a_stream_that_fails_says_so_in_its_way(error: Exception, status: int, again: str | None) -> None:
     scene = Scene()
     scene.sessions.stream, scene.sessions.turn = True, Turn(((5,),), error)

@@ -1,4 +1,4 @@
-"""Prompts that come while nobody conducts the run wait in its log. Whoever conducts it next takes them in."""
+"""Test prompts that come while no conductor runs: they wait in the log, and the next conductor takes them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_an_offer_becomes_a_prompt_or_is_rejected(tmp_path: Path) -> None:
         fate = await fate_of(simulation.log, group, "quiz")
         assert (fate.fate, fate.reason) == (Fate.REJECTED, refused.reason)
         submitted = simulation.events(PromptSubmitted, dataset="inbox")
-        assert {one.source.key for one in submitted} == {str(n) for n in range(GROUPS)}
+        assert {event.source.key for event in submitted} == {str(n) for n in range(GROUPS)}
         assert simulation.conductor.state.offers == {}
 
 
@@ -110,12 +110,12 @@ def test_prompts_between_two_lives_of_a_run_are_trained_on(tmp_path: Path) -> No
         assert command("resume")([RUN, "--runs-dir", str(tmp_path / "runs"), "--plain"]) == 0
     events = events_of(run.path)
     assert len(of(events, PromptOffered)) == GROUPS
-    assert [one.reason for one in of(events, RunFinished)] == [FinishReason.INTERRUPTED, FinishReason.ALL_STEPS]
-    assert {one.source.sender for one in of(events, PromptSubmitted)} == {"quiz", ""}
+    assert [event.reason for event in of(events, RunFinished)] == [FinishReason.INTERRUPTED, FinishReason.ALL_STEPS]
+    assert {event.source.sender for event in of(events, PromptSubmitted)} == {"quiz", ""}
 
 
 async def test_a_gateway_may_offer_on_the_run_s_server_and_append_nothing_else(tmp_path: Path) -> None:
-    """As while the run starts, or its conductor is being replaced."""
+    """Offer as during a start, or while the conductor is being replaced."""
     run = RunFolder.create(tmp_path, RUN)
     run.settings.write_text(f'[run]\nrun = "{RUN}"\n')
     server = await own_server(run.path, RUN)
@@ -124,8 +124,8 @@ async def test_a_gateway_may_offer_on_the_run_s_server_and_append_nothing_else(t
         await Participant(log, "launcher").append([made.started()])
         async with LiveRun(run) as live:
             replies = [await live.send(PROMPTS, "quiz") for _ in range(2)]
-        offered = [one.envelope.event async for one in log.read(2)]
-        assert [one.group for one in offered if isinstance(one, PromptOffered)] == list(replies[0].groups)
+        offered = [recorded.envelope.event async for recorded in log.read(2)]
+        assert [event.group for event in offered if isinstance(event, PromptOffered)] == list(replies[0].groups)
         assert replies[0] == replies[1]
         assert len(offered) == GROUPS
         gateway = await JetStreamLog.open(server.address(Access.GATEWAY), RUN, create=False, retry_s=1.0)

@@ -25,7 +25,7 @@ _meeting = threading.Barrier(MANY)
 
 
 def meet() -> bool:
-    """A tool that ends once it is called by so many rollouts at the same time."""
+    """Play a tool that ends once all rollouts of the barrier have called it."""
     _meeting.wait(timeout=20.0)
     return True
 
@@ -77,17 +77,17 @@ async def fan_out(
     judged = await session.generate(question, {"max_new_tokens": 4})
     samples = []
     for tokens, turn in ((prompt, solved[0]), (prompt, solved[1]), (question, judged)):
-        one = Sample(
+        copy_ = Sample(
             prompt=sample.prompt, label=sample.label, metadata={"role": "judge" if turn is judged else "solver"}
         )
-        one.tokens = list(tokens)
-        turn.add_to(one)
-        samples.append(one)
+        copy_.tokens = list(tokens)
+        turn.add_to(copy_)
+        samples.append(copy_)
     return samples[0] if evaluation else samples
 
 
 async def fan_in(args: Any, sample: Sample, sampling_params: dict[str, Any], *, session: Session) -> list[Sample]:
-    """The same backwards: the sample that was asked for has a prompt of its own, a further one that of the request."""
+    """Return the samples backwards: the requested one has a prompt of its own, a further one that of the request."""
     samples = await fan_out(args, sample, sampling_params, evaluation=False, session=session)
     assert isinstance(samples, list)
     return samples[::-1]
@@ -114,7 +114,7 @@ async def exits(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> S
 async def calls_a_tool_that_exits(
     args: Any, sample: Sample, sampling_params: dict[str, Any], *, session: Session
 ) -> Sample:
-    """Goes on without the tool."""
+    """Continue without the tool."""
     with contextlib.suppress(ToolFailed):
         await session.call(sys.exit, {})
     return await _converse(sample, session, 1, may_repeat=False)
@@ -157,7 +157,7 @@ async def no_response(args: Any, sample: Sample, sampling_params: dict[str, Any]
 async def hides_a_failed_tool(
     args: Any, sample: Sample, sampling_params: dict[str, Any], *, session: Session
 ) -> Sample:
-    """Goes on without the tool."""
+    """Continue without the tool."""
     sample.tokens = session.tokenize(sample.prompt)
     try:
         await session.call(load_function, {"path": "nowhere:nothing"})

@@ -187,5 +187,5 @@ async def leaves_one(args, sample: Sample, sampling_params) -> Sample:
 async def notes_its_port(args, sample: Sample, sampling_params) -> Sample:
     sample.metadata["port"] = args.sglang_router_port
     here = listening(os.getpid())
-    sample.metadata["listening"] = [one.address for one in here if one.port == args.sglang_router_port]
+    sample.metadata["listening"] = [address.address for address in here if address.port == args.sglang_router_port]
     return await _one_turn(args, sample)

@@ -55,7 +55,7 @@ async def run_until(run: Crashed, kind: type[Event]) -> None:
 
 
 def check_log(run: Crashed) -> None:
-    """What both judges of a log have to say: nothing."""
+    """Check that both judges of a log report nothing."""
     assert check([(recorded.position, recorded.subject, recorded.data) for recorded in run.log.records]) == []
     check_seconds(run.log.records)
     auditor = Audit("sim", fetch=unpack, files=False)
@@ -66,9 +66,9 @@ def check_log(run: Crashed) -> None:
 
 def events(run: Crashed, kind: type[EventT], **fields: Any) -> list[EventT]:
     """All events of a kind, in order."""
-    found = [recorded.envelope.event for recorded in run.log.records]
+    events_ = [recorded.envelope.event for recorded in run.log.records]
     return [
         event
-        for event in found
+        for event in events_
         if isinstance(event, kind) and all(getattr(event, name) == value for name, value in fields.items())
     ]

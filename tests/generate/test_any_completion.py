@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from schemas.errors import PlugPointError
 from serve_apps.rollouts.generate.custom import completions
-from tests.generate.test_completion import WHOLE, completed, left, made, sample_of, shown
+from tests.generate.test_completion import WHOLE, completed, context, left, sample_of, shown
 
 
 @given(
@@ -28,8 +28,8 @@ def test_json_values_come_through_as_they_are(value: Any) -> None:
 def test_tokens_that_are_none_of_the_models_fail_their_rollout(more: list[Any]) -> None:
     """Whatever a function leaves in `sample.tokens`: an added special token, a float, a number above 64 bits."""
     sample = sample_of(tokens=[*WHOLE, *more], response_length=4 + len(more))
-    shared = msgspec.structs.replace(made(), vocabulary=264)
-    if all(type(one) is int and 0 <= one < 264 for one in more):
+    shared = msgspec.structs.replace(context(), vocabulary=264)
+    if all(type(token) is int and 0 <= token < 264 for token in more):
         assert completed(sample, shared).length == 4 + len(more)
         return
     with pytest.raises(PlugPointError, match="tokens"):

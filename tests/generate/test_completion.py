@@ -1,4 +1,4 @@
-"""What a generate function returned, as events: tokens, versions, log-probs, masks, and what is refused."""
+"""Test the events of a generate function's result: tokens, versions, log-probs, masks, and what is refused."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def turn(prompt: list[int], tokens: list[int], *versions: int, stop: StopReason 
     """A generation whose tokens are each made by a version, with the log-prob -token / 10."""
     spans = tuple(WeightSpan(place, place + 1, version) for place, version in enumerate(versions))
     event = TurnRecorded(sample="g-s0", index=0, role=TurnRole.ASSISTANT, asked="", engine="e", spans=spans, stop=stop)
-    made = np.array(tokens, np.int32)
-    return np.array(prompt, np.int32), EndedTurn(event, made, -made.astype(np.float32) / 10)
+    array = np.array(tokens, np.int32)
+    return np.array(prompt, np.int32), EndedTurn(event, array, -array.astype(np.float32) / 10)
 
 
 TURNS = [turn(PROMPT, [3, 4], 5, 6), turn([1, 2, 3, 4, 9], [7], 6, stop=StopReason.LENGTH)]
@@ -41,10 +41,10 @@ WHOLE = [1, 2, 3, 4, 9, 7]
 """Two turns, and a tool result between them."""
 
 
-def made(turns: list[Any] | None = None, **request: Any) -> CompletionContext:
-    asked = msgspec.structs.replace(REQUEST, **request)
-    known = TURNS if turns is None else turns
-    return CompletionContext(asked, ASKED, np.array(PROMPT, np.int32), known, "e", Letters(), Timings())
+def context(turns: list[Any] | None = None, **request: Any) -> CompletionContext:
+    request_ = msgspec.structs.replace(REQUEST, **request)
+    turns_ = TURNS if turns is None else turns
+    return CompletionContext(request_, ASKED, np.array(PROMPT, np.int32), turns_, "e", Letters(), Timings())
 
 
 def sample_of(**fields: Any) -> Sample:
@@ -52,7 +52,7 @@ def sample_of(**fields: Any) -> Sample:
 
 
 def completed(sample: Sample, shared: CompletionContext | None = None) -> RolloutCompleted:
-    (event,) = completions(sample, shared or made())
+    (event,) = completions(sample, shared or context())
     return event
 
 
@@ -76,7 +76,7 @@ def test_what_a_function_changed_is_no_more_the_turn_s() -> None:
 
 
 def test_a_sample_may_end_within_a_turn() -> None:
-    longer = made([turn(PROMPT, [3, 4, 5], 5, 6, 7)])
+    longer = context([turn(PROMPT, [3, 4, 5], 5, 6, 7)])
     for length, versions in ((1, [5]), (2, [5, 6])):
         event = completed(sample_of(tokens=[1, 2, 3, 4][: 2 + length], response_length=length), longer)
         assert [span.version for span in event.spans] == versions
@@ -85,12 +85,12 @@ def test_a_sample_may_end_within_a_turn() -> None:
 
 
 def test_a_turn_of_another_prompt_is_none_of_a_sample_s() -> None:
-    event = completed(sample_of(), made([*TURNS, turn([7, 7], [3, 4], 1, 1)]))
+    event = completed(sample_of(), context([*TURNS, turn([7, 7], [3, 4], 1, 1)]))
     assert [span.version for span in event.spans] == [5, 6, 6]
 
 
 def test_after_a_rest_older_versions_are_not_trained() -> None:
-    assert mask_of(completed(sample_of(), made(mask_older=True))) == [0, 1, 0, 1]
+    assert mask_of(completed(sample_of(), context(mask_older=True))) == [0, 1, 0, 1]
 
 
 def test_a_sample_that_is_to_be_removed_is_not_trained() -> None:
@@ -107,7 +107,7 @@ def test_log_probs_of_a_function_s_own() -> None:
     assert unpack(own.log_probs).tolist() == theirs
     assert mask_of(own) == [1, 0, 1, 1]
     assert own.spans[-2:] == (WeightSpan(2, 3, 5), WeightSpan(3, 4, 6))
-    alone = completed(sample_of(rollout_log_probs=theirs, loss_mask=[1] * 4), made([], min_version=8))
+    alone = completed(sample_of(rollout_log_probs=theirs, loss_mask=[1] * 4), context([], min_version=8))
     assert alone.spans == (WeightSpan(0, 4, 8),)
 
 
@@ -116,7 +116,7 @@ def test_log_probs_of_a_function_s_own() -> None:
     [(Status.COMPLETED, StopReason.STOP), (Status.TRUNCATED, StopReason.LENGTH), (Status.PENDING, StopReason.LENGTH)],
 )
 def test_how_a_sample_ended(status: Status, stop: StopReason) -> None:
-    """As the function says; else as the last turn did."""
+    """End as the function says; else as the last turn did."""
     assert completed(sample_of(status=status)).stop is stop
 
 
@@ -127,14 +127,14 @@ def test_a_sample_says_what_it_adds() -> None:
 
 
 def left(**attributes: Any) -> Sample:
-    """As the function is given it, with tokens, and then these attributes."""
+    """Return the sample that the function gets, with tokens, and then these attributes."""
     sample = requested_sample(REQUEST, ASKED)
     vars(sample).update({"tokens": WHOLE, "response_length": 4} | attributes)
     return sample
 
 
 def shown(sample: Sample) -> Sample:
-    """What its grader sees; through the log."""
+    """Return what its grader sees, read from the log."""
     event = msgspec.msgpack.decode(msgspec.msgpack.encode(completed(sample)), type=RolloutCompleted)
     return completed_sample(event, ASKED, unpack)
 
@@ -212,7 +212,7 @@ def test_a_status_may_be_a_text() -> None:
 
 def test_further_samples_go_before_the_one_that_was_asked_for() -> None:
     other = sample_of(tokens=[6, 3], response_length=1, loss_mask=[0])
-    further, first = completions([sample_of(), other], made())
+    further, first = completions([sample_of(), other], context())
     assert (further.sample, further.rollout, first.sample, first.rollout) == ("g-s0-1", "g-s0", "g-s0", "")
     assert further.prompt is not None
     assert unpack(further.prompt).tolist() == [6]
@@ -227,12 +227,12 @@ class Special(Letters):
 
 
 def test_a_prompt_of_its_own_is_told_with_its_special_tokens() -> None:
-    shared = msgspec.structs.replace(made([]), tokenizer=Special())
+    shared = msgspec.structs.replace(context([]), tokenizer=Special())
     event = completed(sample_of(tokens=[1, 98, 7], response_length=1, loss_mask=[0]), shared)
     assert (event.prompt_text, event.prompt_length) == ("<s>b", 2)
-    given = completed(sample_of(tokens=[97, 98, 7], response_length=1, loss_mask=[0], prompt="ab"), shared)
+    completed_event = completed(sample_of(tokens=[97, 98, 7], response_length=1, loss_mask=[0], prompt="ab"), shared)
     other = completed(sample_of(tokens=[97, 98, 7], response_length=1, loss_mask=[0], prompt="abc"), shared)
-    assert (given.prompt_text, other.prompt_text) == ("ab", "ab")
+    assert (completed_event.prompt_text, other.prompt_text) == ("ab", "ab")
     assert completed(sample_of()).prompt_text == ""
 
 
@@ -266,21 +266,21 @@ def test_trained_tokens_that_no_turn_generated_are_left_to_the_trainer() -> None
 )
 def test_what_cannot_be_trained_on_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(PlugPointError):
-        completions(sample_of(**fields), made())
+        completions(sample_of(**fields), context())
 
 
 @pytest.mark.parametrize("returned", [None, [], [sample_of(), 7]])
 def test_what_is_no_sample_is_refused(returned: Any) -> None:
     with pytest.raises(PlugPointError):
-        completions(returned, made())
+        completions(returned, context())
 
 
 def test_a_sample_that_was_aborted_is_its_engine_s_failure() -> None:
     with pytest.raises(EngineError):
-        completions(sample_of(status=Status.ABORTED), made())
+        completions(sample_of(status=Status.ABORTED), context())
 
 
 @pytest.mark.parametrize("tokens", [[1, 2, 264, 7], [-1, 2, 3, 7], [1, 2, 3, 99999]])
 def test_a_foreign_id_is_named_with_the_size_of_the_vocabulary(tokens: list[int]) -> None:
     with pytest.raises(PlugPointError, match=r"not in the model.s vocabulary of 264|below 0"):
-        completions(sample_of(tokens=tokens, response_length=1), msgspec.structs.replace(made(), vocabulary=264))
+        completions(sample_of(tokens=tokens, response_length=1), msgspec.structs.replace(context(), vocabulary=264))

@@ -46,17 +46,17 @@ def custom(log: MemoryLog, **args: Any) -> CustomGenerate:
 
 
 def rewards(samples: list[Sample], purpose: Purpose = Purpose.TRAIN, **args: Any) -> dict[str, float]:
-    """Of the samples of one rollout, by their names."""
+    """Return the rewards of the samples of one rollout, by their names."""
     making = custom(MemoryLog("r"), **args)
     names = [f"g-s0-{number}" if number else "g-s0" for number in range(len(samples))]
     events = [made.completed(name) for name in (*names[1:], names[0])]
     request = made.requested(prompt=REQUEST.prompt, sampling=REQUEST.sampling, seed=7, purpose=purpose)
     try:
         function, returned = making._function(setup("graded").path), samples if len(samples) > 1 else samples[0]
-        given: list[Event] = making._rewards(function, returned, events, request)
+        events_: list[Event] = making._rewards(function, returned, events, request)
     finally:
         making.close()
-    return {event.sample: event.value for event in given if isinstance(event, RewardAssigned)}
+    return {event.sample: event.value for event in events_ if isinstance(event, RewardAssigned)}
 
 
 def graded(**reward: float) -> Sample:
@@ -64,8 +64,8 @@ def graded(**reward: float) -> Sample:
 
 
 def test_each_sample_has_its_own_reward_and_0_is_one() -> None:
-    given = [graded(score=0.0), graded(score=1.0), Sample(), graded(score=0.5)]
-    assert rewards(given) == {"g-s0": 0.0, "g-s0-1": 1.0, "g-s0-3": 0.5}
+    results = [graded(score=0.0), graded(score=1.0), Sample(), graded(score=0.5)]
+    assert rewards(results) == {"g-s0": 0.0, "g-s0-1": 1.0, "g-s0-3": 0.5}
     assert rewards([Sample(reward=0.0)], reward_key=None) == {"g-s0": 0.0}
 
 
@@ -152,8 +152,8 @@ async def test_what_the_engine_answers_without_a_network() -> None:
     token = CURRENT.set(await session_of(MemoryLog("r")))
     try:
         args = ArgsView({"sglang_router_ip": "127.0.0.1", "sglang_router_port": 0})
-        found = await post(get_model_url(args, "m"), {"text": "A", "sampling_params": {"max_new_tokens": 2}})
-        assert len(found["output_ids"]) == 2
+        answer = await post(get_model_url(args, "m"), {"text": "A", "sampling_params": {"max_new_tokens": 2}})
+        assert len(answer["output_ids"]) == 2
         assert (await get(get_model_url(args, "m", "/get_model_info")))["is_generation"] is True
         with pytest.raises(PlugPointError, match="does not answer POST /flush_cache"):
             await post(get_model_url(args, "m", "/flush_cache"), {"text": "A"})

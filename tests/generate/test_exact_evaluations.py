@@ -21,10 +21,10 @@ async def test_turns_of_an_evaluation_go_on_with_its_weights(tmp_path: Path) -> 
     run = a_run(tmp_path, "longer_when_evaluated", PLAN, evaluations={"held": ["one", "two"]}, scripts=scripts)
     await run.run()
     check_log(run)
-    wanted = {event.sample: event.max_version for event in events(run, RolloutRequested, purpose=Purpose.EVAL)}
-    made = [event for event in events(run, RolloutCompleted) if event.sample in wanted]
-    made += [event for event in events(run, TurnRecorded, role=TurnRole.ASSISTANT) if event.sample in wanted]
-    assert len(made) == len(wanted) * 7
-    assert all({span.version for span in event.spans} == {wanted[event.sample]} for event in made)
+    versions = {event.sample: event.max_version for event in events(run, RolloutRequested, purpose=Purpose.EVAL)}
+    completed = [event for event in events(run, RolloutCompleted) if event.sample in versions]
+    completed += [event for event in events(run, TurnRecorded, role=TurnRole.ASSISTANT) if event.sample in versions]
+    assert len(completed) == len(versions) * 7
+    assert all({span.version for span in event.spans} == {versions[event.sample]} for event in completed)
     assert any(event.returns for event in events(run, WeightsActivated)), "they were paused"
     assert sorted(event.version for event in events(run, EvalCompleted)) == [0, 2, 3]

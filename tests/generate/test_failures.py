@@ -1,4 +1,4 @@
-"""Generate functions that do wrong: what comes of it is data, and the run goes on or ends with a reason."""
+"""Test faulty generate functions: their failures are data, and the run continues or ends with a reason."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_function_has_its_time(tmp_path: Path) -> None:
 
 
 async def check_rejected(run: Crashed, reason: str) -> None:
-    """Of a run whose rollouts all fail."""
+    """Check a run whose rollouts all fail."""
     await run_until(run, GroupRejected)
     failures = events(run, RolloutFailed)
     assert {failure.kind for failure in failures} == {FailureKind.INVALID}
@@ -155,7 +155,7 @@ def test_a_function_that_is_not_there_ends_the_run_before_it_starts() -> None:
     rollout = RolloutSettings(custom_generate_function_path="nowhere.py:generate")
     with pytest.raises(PlugPointError, match=r"no file .*nowhere.py"):
         generate_setup(TrainSettings(rollout=rollout))
-    found = generate_setup(made.settings(rollout={"custom_generate_function_path": TWO_TURNS, "max_turns": 2}))
-    assert found is not None
-    assert found.args["max_turns"] == 2
-    assert found.args["sglang_router_ip"] == "127.0.0.1"
+    setup = generate_setup(made.settings(rollout={"custom_generate_function_path": TWO_TURNS, "max_turns": 2}))
+    assert setup is not None
+    assert setup.args["max_turns"] == 2
+    assert setup.args["sglang_router_ip"] == "127.0.0.1"

@@ -48,11 +48,11 @@ def post_process(args, samples):
 """
 
 
-async def made(folder: Path, monkeypatch: pytest.MonkeyPatch, shown: dict[str, Sample], texts: Texts) -> Crashed:
+async def crashed_run(folder: Path, monkeypatch: pytest.MonkeyPatch, shown: dict[str, Sample], texts: Texts) -> Crashed:
     """A run whose filter notes what it is shown, by sample."""
 
     def judge(group: GroupState) -> FilterDecision:
-        samples = [one for one in group_samples(texts.with_texts(group)) if isinstance(one, Sample)]
+        samples = [sample for sample in group_samples(texts.with_texts(group)) if isinstance(sample, Sample)]
         shown.update(zip(group.samples, samples, strict=True))
         return keep_all(group)
 
@@ -68,7 +68,7 @@ async def made(folder: Path, monkeypatch: pytest.MonkeyPatch, shown: dict[str, S
 
 async def test_a_filter_sees_what_was_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: dict[str, Sample] = {}
-    run = await made(tmp_path, monkeypatch, shown, Texts())
+    run = await crashed_run(tmp_path, monkeypatch, shown, Texts())
     rewards = {event.sample: event.value for event in events(run, RewardAssigned)}
     assert len(rewards) == len(shown) == 4
     for name, sample in shown.items():
@@ -78,16 +78,16 @@ async def test_a_filter_sees_what_was_left(tmp_path: Path, monkeypatch: pytest.M
 
 
 async def test_after_a_restart_too_and_no_state_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = await made(tmp_path, monkeypatch, {}, Texts())
+    run = await crashed_run(tmp_path, monkeypatch, {}, Texts())
     state, texts, compared = RunState(run=run.log.run), Texts(until_trained=True), 0
     for recorded in run.log.records:
         event = recorded.envelope.event
         if isinstance(event, GroupAccepted):
             again = Texts(until_trained=True)
             await again.restore(run.log, state)
-            told = texts.with_texts(state.groups[event.group])
-            assert told == again.with_texts(state.groups[event.group])
-            assert all(sample.left for sample in told.samples.values())
+            texts_of_group = texts.with_texts(state.groups[event.group])
+            assert texts_of_group == again.with_texts(state.groups[event.group])
+            assert all(sample.left for sample in texts_of_group.samples.values())
             compared += 1
         apply(state, recorded)
         texts.apply(event, state)
@@ -100,7 +100,7 @@ async def test_after_a_restart_too_and_no_state_holds_it(tmp_path: Path, monkeyp
 async def test_a_post_processing_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[GroupState] = []
     texts = Texts(until_trained=True)
-    run = await made(tmp_path, monkeypatch, {}, texts)
+    run = await crashed_run(tmp_path, monkeypatch, {}, texts)
     state = RunState(run=run.log.run)
     for recorded in run.log.records:
         apply(state, recorded)
@@ -109,4 +109,4 @@ async def test_a_post_processing_sees_it(tmp_path: Path, monkeypatch: pytest.Mon
             groups.append(texts.with_texts(state.groups[recorded.envelope.event.group]))
     processed = PostProcess(f"{tmp_path}/own.py:post_process", ArgsView({}))(groups)
     assert sorted(processed.raw) == [0.0, 1.0, 2.0, 3.0]
-    assert processed.rewards == tuple(-one for one in processed.raw)
+    assert processed.rewards == tuple(-reward for reward in processed.raw)

@@ -55,8 +55,8 @@ async def test_live_and_in_a_rescore(tmp_path: Path, monkeypatch: pytest.MonkeyP
         await run.run()
     check_log(run)
     assert not events(run, RewardFailed)
-    wanted = {f"train-0-00000{g}-s{s}": (2 + 2 * g + s) * 100 + g * 10 + 2 * g + s for g in (0, 1) for s in (0, 1)}
-    assert {event.sample: event.value for event in events(run, RewardAssigned)} == wanted
+    rewards = {f"train-0-00000{g}-s{s}": (2 + 2 * g + s) * 100 + g * 10 + 2 * g + s for g in (0, 1) for s in (0, 1)}
+    assert {event.sample: event.value for event in events(run, RewardAssigned)} == rewards
     change = make_change(run_settings(max_turns=3), ["--custom-rm-path", reward.custom_rm_path or ""])
     report = await rescore(made.opened(run.log, change.before, "sim"), change)
     assert (report.samples.graded, report.samples.changed, report.samples.failed) == (4, 0, {})
@@ -71,10 +71,10 @@ async def test_tokens_of_a_plain_rollout_are_those_of_its_chunks(tmp_path: Path)
         assert sim.events(RolloutProgressed)
         assert len(seen) == 4
         for sample in seen:
-            made = await read_trajectory(sim.log, str(sample.session_id), unpack)
-            assert sample.tokens == [*unpack(made.prompt).tolist(), *made.tokens.tolist()]
-            assert sample.rollout_log_probs == made.log_probs.tolist()
-            assert sample.loss_mask == [1] * made.length
+            trajectory = await read_trajectory(sim.log, str(sample.session_id), unpack)
+            assert sample.tokens == [*unpack(trajectory.prompt).tolist(), *trajectory.tokens.tolist()]
+            assert sample.rollout_log_probs == trajectory.log_probs.tolist()
+            assert sample.loss_mask == [1] * trajectory.length
 
 
 async def test_numbers_are_the_run_s(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ async def test_hooks_run_before_the_end_of_a_rollout_is_appended(tmp_path: Path)
     assert done.loss_mask is not None
     assert not unpack(done.loss_mask).any()  # 24 tokens, cut off
     hooks = [load_function(path) for path in (HOOK, MASK)]
-    assert {name_of(one): digest_of(one) for one in hooks}.items() <= done.functions.items()
+    assert {name_of(each): digest_of(each) for each in hooks}.items() <= done.functions.items()
     assert len(done.functions) == 3
     check_log(run)
 
@@ -90,8 +90,10 @@ async def test_a_prompt_may_name_its_generate_function(tmp_path: Path) -> None:
     assert not events(run, RolloutFailed)
     named = {prompt.group for prompt in events(run, PromptSubmitted) if prompt.generate_function_path}
     done = events(run, RolloutCompleted)
-    assert {one.group: one.length for one in done} == {one.group: 2 if one.group in named else 24 for one in done}
-    assert {one.group for one in done if one.functions} == {one.group for one in done} & named
+    assert {event.group: event.length for event in done} == {
+        event.group: 2 if event.group in named else 24 for event in done
+    }
+    assert {event.group for event in done if event.functions} == {event.group for event in done} & named
     assert {len(done), len(events(run, TurnRecorded))} == {4, 2}
     check_log(run)
 
@@ -114,14 +116,14 @@ async def test_a_panel_by_slimes_group_call(tmp_path: Path, monkeypatch: pytest.
 
 
 def hook(function: Any) -> SampleHook:
-    made = SampleHook.__new__(SampleHook)
-    made._function, made._names, made.name = function, [], "mine:hook"
-    return made
+    sample_hook = SampleHook.__new__(SampleHook)
+    sample_hook._function, sample_hook._names, sample_hook.name = function, [], "mine:hook"
+    return sample_hook
 
 
-@pytest.mark.parametrize(("returned", "said"), [(3, "must return a Sample or None"), ([Sample()], "returned")])
-async def test_a_hook_that_returns_something_else_fails_the_rollout(returned: Any, said: str) -> None:
-    with pytest.raises(PlugPointError, match=said):
+@pytest.mark.parametrize(("returned", "message"), [(3, "must return a Sample or None"), ([Sample()], "returned")])
+async def test_a_hook_that_returns_something_else_fails_the_rollout(returned: Any, message: str) -> None:
+    with pytest.raises(PlugPointError, match=message):
         await hook(lambda args, sample: returned)(ArgsView({}), Sample(), rollout_id=0, evaluation=False)
 
 
@@ -132,11 +134,11 @@ async def test_a_hook_that_raises_is_named_with_its_line() -> None:
 
 async def test_each_sample_of_a_list_has_its_call() -> None:
     seen = []
-    given = [Sample(index=1), Sample(index=2)]
+    samples = [Sample(index=1), Sample(index=2)]
     left = await hook(lambda args, sample: seen.append(sample.index))(
-        ArgsView({}), given, rollout_id=0, evaluation=False
+        ArgsView({}), samples, rollout_id=0, evaluation=False
     )
-    assert (seen, left) == ([1, 2], given)
+    assert (seen, left) == ([1, 2], samples)
 
 
 def test_the_setup_of_a_run() -> None:

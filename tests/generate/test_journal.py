@@ -1,4 +1,4 @@
-"""One rollout's journal by itself: who may go on with a turn, and what a tool may take."""
+"""Test one rollout's journal by itself: who may continue a turn, and what a tool may take."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ SEEDS = [7, 1207947808, 1549940327, 442239123]
 
 
 async def journal_of(log: MemoryLog, engine: str, script: Script | None = None, *, suspended: bool = False) -> Journal:
-    """As an engine that has just read what the log holds."""
-    worker, known = Participant(log, "engine", engine), Trajectory(REQUEST.sample, REQUEST.prompt)
+    """Return the journal of an engine that has just read what the log holds."""
+    worker, trajectory = Participant(log, "engine", engine), Trajectory(REQUEST.sample, REQUEST.prompt)
     turn_log, scope = TurnLog(REQUEST.sample, unpack), everything_about(log.run, REQUEST.sample)
     async for recorded in log.read(1, scope):
         turn_log.apply(recorded.envelope.event)
-        known.position = recorded.position
+        trajectory.position = recorded.position
 
     async def append(events: Sequence[Event]) -> int:
-        fence = Fence(scope, known.position)
-        known.position = (await log.append([Append(worker.enclose(event), fence) for event in events]))[-1]
-        return known.position
+        fence = Fence(scope, trajectory.position)
+        trajectory.position = (await log.append([Append(worker.enclose(event), fence) for event in events]))[-1]
+        return trajectory.position
 
     scripted = ScriptedEngine(script)
     await scripted.start(1.0)
     context = RolloutContext(scripted.generate, ChunkRule(4, 100.0), "rid", append, lambda: suspended, AsyncMock())
-    return Journal(Rollout(REQUEST, known, engine), turn_log, context)
+    return Journal(Rollout(REQUEST, trajectory, engine), turn_log, context)
 
 
 async def test_of_two_engines_one_may_call_the_tool() -> None:
@@ -98,13 +98,13 @@ async def test_turns_side_by_side_say_so() -> None:
 
 
 async def test_a_prompt_goes_on_from_the_newest_turn_that_it_holds_whole() -> None:
-    """What it adds is observed; one that rewrites history goes on from nothing, and is observed whole."""
+    """Observe what the prompt adds; one that rewrites history continues nothing, and is observed whole."""
     log = await made.log(REQUEST)
     journal = await journal_of(log, "e")
     prompt = unpack(REQUEST.prompt)
 
-    async def turn_for(asked: Sequence[int]) -> TurnRecorded:
-        await journal.generate(np.array(asked, np.int32), REQUEST.sampling, None)
+    async def turn_for(tokens: Sequence[int]) -> TurnRecorded:
+        await journal.generate(np.array(tokens, np.int32), REQUEST.sampling, None)
         turn = log.records[-1].envelope.event
         assert isinstance(turn, TurnRecorded)
         return turn
@@ -131,14 +131,16 @@ async def begun_log() -> MemoryLog:
 async def test_seeds_are_the_sample_s_and_others_where_the_same_is_asked_again() -> None:
     journal = await journal_of(await begun_log(), "e")
     prompt = unpack(REQUEST.prompt)
-    made = [(await journal.generate(prompt, REQUEST.sampling, seed)).tokens.tolist() for seed in (None, None, None, 3)]
-    assert made[0] == [ScriptedEngine().token(REQUEST.seed, 1 + place) for place in range(8)]
-    assert made[3] == [ScriptedEngine().token(3, 1 + place) for place in range(8)]
-    assert len({tuple(tokens) for tokens in made}) == 4
+    tokens_by_turn = [
+        (await journal.generate(prompt, REQUEST.sampling, seed)).tokens.tolist() for seed in (None, None, None, 3)
+    ]
+    assert tokens_by_turn[0] == [ScriptedEngine().token(REQUEST.seed, 1 + place) for place in range(8)]
+    assert tokens_by_turn[3] == [ScriptedEngine().token(3, 1 + place) for place in range(8)]
+    assert len({tuple(tokens) for tokens in tokens_by_turn}) == 4
 
 
 def test_seeds_stay_what_they_were() -> None:
-    """Of 31 bits, as engines take them. A rollout that goes on with another version of this code asks the same."""
+    """Use 31 bits, as engines take them. A rollout that another version of this code continues asks the same."""
     assert [_seed(7, occurrence) for occurrence in range(4)] == SEEDS
     assert all(0 <= _seed(seed, 1) < 2**31 for seed in range(64))
 
@@ -236,9 +238,9 @@ def test_of_a_turn_that_was_begun_again_the_last_is_gone_on_with() -> None:
     for event in (begun(0), chunk(0, 0, 1, 2), begun(1), chunk(1, 0, 3), chunk(1, 1, 4)):
         turn_log.apply(event)
     assert (turn_log.generated, turn_log.next_index) == (4, 2)
-    found = turn_log.claim("same")
-    assert isinstance(found, InFlight)
-    assert (found.index, found.draft.tokens.tolist()) == (1, [3, 4])
+    claimed = turn_log.claim("same")
+    assert isinstance(claimed, InFlight)
+    assert (claimed.index, claimed.draft.tokens.tolist()) == (1, [3, 4])
     assert turn_log.claim("same") is None
 
 

@@ -47,8 +47,8 @@ async def turns_of(folder: Path, name: str) -> list[tuple]:
         for turn in events(run, TurnRecorded)
     ]
     done = [
-        (one.sample, one.digest, one.text, None if one.loss_mask is None else unpack(one.loss_mask).tolist())
-        for one in events(run, RolloutCompleted)
+        (event.sample, event.digest, event.text, None if event.loss_mask is None else unpack(event.loss_mask).tolist())
+        for event in events(run, RolloutCompleted)
     ]
     return sorted(recorded) + sorted(done)
 
@@ -109,7 +109,7 @@ async def test_a_function_that_asks_again_and_again_ends_with_its_engines_error(
 
 
 def turn_digest(run: Crashed) -> str:
-    """Of the tokens of a run's only turn."""
+    """Return the digest of the tokens of a run's only turn."""
     (turn,), draft = events(run, TurnRecorded), Trajectory("turn", pack_tokens([]))
     for chunk in events(run, RolloutProgressed):
         draft.progress(chunk, unpack)
@@ -141,8 +141,8 @@ async def test_rollouts_are_suspended_and_go_on(tmp_path: Path) -> None:
     await run.run()
     check_log(run)
     assert not events(run, RolloutFailed)
-    suspended = {one.sample for one in events(run, RolloutSuspended)}
-    assert suspended & {one.sample for one in events(run, RolloutCompleted)}
+    suspended = {event.sample for event in events(run, RolloutSuspended)}
+    assert suspended & {event.sample for event in events(run, RolloutCompleted)}
 
 
 async def test_a_port_is_open_while_its_call_runs_and_on_loopback(tmp_path: Path) -> None:
@@ -237,9 +237,9 @@ def test_args_open_the_port_when_it_is_read() -> None:
     args = CallArgs(ArgsView({**ROUTER, "names": ["a"]}), open_port)
     assert (args.names, "sglang_router_port" in args, opened) == (["a"], True, [])
     copies = [copy.copy(args), copy.deepcopy(args), pickle.loads(pickle.dumps(args))]
-    assert [one.sglang_router_port for one in (args, *copies)] == [4000] * 4
+    assert [each.sglang_router_port for each in (args, *copies)] == [4000] * 4
     assert len(opened) == 1
     args.sglang_router_port = 30000
     assert (args.sglang_router_port, vars(args)["sglang_router_port"]) == (30000, 30000)
-    given = CallArgs(ArgsView({"sglang_router_port": 30000}), open_port)
-    assert (given.sglang_router_port, len(opened)) == (30000, 1), "a server of the user's own"
+    call_args = CallArgs(ArgsView({"sglang_router_port": 30000}), open_port)
+    assert (call_args.sglang_router_port, len(opened)) == (30000, 1), "a server of the user's own"

@@ -1,4 +1,4 @@
-"""What a sample's prompt is, wherever it is shown: the text of the very tokens that stand before its response."""
+"""Test a sample's prompt, wherever it is shown: the text of the very tokens before its response."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def chat_feed(folder: Path) -> PromptFeed:
     return PromptFeed(PromptSource(data, 0, Letters(), 200), {}, data, Letters())
 
 
-async def made(folder: Path, function: str, **scene: object) -> Crashed:
+async def crashed_run(folder: Path, function: str, **scene: object) -> Crashed:
     run = a_run(folder, function, PLAN, feed=chat_feed, **scene)
     await run.run()
     check_log(run)
@@ -61,7 +61,7 @@ async def made(folder: Path, function: str, **scene: object) -> Crashed:
 
 
 async def read(log: MemoryLog) -> dict[str, str]:
-    """By sample: its prompt's tokens as text, which is what was trained on."""
+    """Return by sample its prompt's tokens as text, which is what was trained on."""
     samples = [e.sample for e in (r.envelope.event for r in log.records) if isinstance(e, RolloutCompleted)]
     prompts = {name: (await read_trajectory(log, name, unpack)).prompt for name in samples}
     return {name: letters(prompt) for name, prompt in prompts.items()}
@@ -82,7 +82,7 @@ def letters(prompt: Array) -> str:
 
 
 def graded(log: MemoryLog) -> list[Sample]:
-    """What a grader is shown, each sample when it is due."""
+    """Return what a grader sees, each sample when it is due."""
     ungraded, shown = PendingRewards(whole_groups=False), list[Sample]()
     for recorded in log.records:
         ungraded.apply(recorded)
@@ -93,18 +93,18 @@ def graded(log: MemoryLog) -> list[Sample]:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 async def test_the_prompt_of_a_sample_is_read_with_its_own_tokens(tmp_path: Path, function: str) -> None:
-    run = await made(tmp_path, function)
-    found = await read(run.log)
+    run = await crashed_run(tmp_path, function)
+    prompts = await read(run.log)
     own = {event.sample for event in events(run, RolloutCompleted) if event.prompt is not None}
     assert len(own) == 2
-    for sample, text in found.items():
+    for sample, text in prompts.items():
         assert text.startswith("which? " if sample in own else "<user>what is 0?"), sample
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 async def test_a_grader_is_shown_the_prompt_that_the_function_left(tmp_path: Path, function: str) -> None:
-    """Its own text, as in slime: what the model read in its place is in the tokens."""
-    run = await made(tmp_path, function)
+    """Its own text, as in slime: what the model read instead is in the tokens."""
+    run = await crashed_run(tmp_path, function)
     (prompt, *_) = events(run, PromptSubmitted)
     assert [sample.prompt for sample in graded(run.log)] == [prompt.text] * 6
 
@@ -113,18 +113,18 @@ async def test_a_filter_is_shown_what_the_grader_was_shown(tmp_path: Path) -> No
     shown: dict[str, object] = {}
 
     def judge(group: GroupState):
-        rollouts = [one if isinstance(one, list) else [one] for one in group_samples(group)]
+        rollouts = [sample if isinstance(sample, list) else [sample] for sample in group_samples(group)]
         prompts = [sample.prompt for rollout in rollouts for sample in rollout]
         shown.update(zip(group.samples, prompts, strict=True))
         return keep_all(group)
 
     texts = Texts()
-    run = await made(tmp_path, "fan_out", judge=lambda group: judge(texts.with_texts(group)), texts=texts)
+    run = await crashed_run(tmp_path, "fan_out", judge=lambda group: judge(texts.with_texts(group)), texts=texts)
     assert shown == {sample.session_id: sample.prompt for sample in graded(run.log)}
 
 
 async def test_rescoring_shows_what_the_run_s_grader_was_shown(tmp_path: Path) -> None:
-    run = await made(tmp_path, "fan_out")
+    run = await crashed_run(tmp_path, "fan_out")
     collector = Collector(run.log.run)
     items = [item for r in run.log.records for item in collector.apply(r.subject, r.data)]
     (group,) = (item for item in items if isinstance(item, Group))
@@ -136,24 +136,24 @@ async def test_rescoring_shows_what_the_run_s_grader_was_shown(tmp_path: Path) -
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 async def test_show_export_and_sql_have_the_sample_s_own(tmp_path: Path, function: str) -> None:
-    run = await made(tmp_path, function)
-    found, records = await read(run.log), await read_run(run.log)
-    for sample, text in found.items():
+    run = await crashed_run(tmp_path, function)
+    prompts, records = await read(run.log), await read_run(run.log)
+    for sample, text in prompts.items():
         view = view_sample(records, records.samples[sample], None)
         assert (view.prompt, view.prompt_is_own) == (text, text.startswith("which?"))
     rows = await exported(run.log, tmp_path)
-    assert {row.sample: row.prompt for row in rows} == found
+    assert {row.sample: row.prompt for row in rows} == prompts
     for row in rows:
         assert "".join(map(chr, row.tokens[: row.prompt_length])) == row.prompt
         assert (row.messages is None) == (row.group_prompt is not None) == row.prompt.startswith("which?")
     async with tables_of(opened(run.log)) as tables:
         assert (
-            dict((await tables.sql("SELECT sample, prompt FROM samples WHERE completed IS NOT NULL")).rows()) == found
+            dict((await tables.sql("SELECT sample, prompt FROM samples WHERE completed IS NOT NULL")).rows()) == prompts
         )
 
 
 async def test_lineage_has_it_too(tmp_path: Path) -> None:
-    run = await made(tmp_path, "fan_out")
+    run = await crashed_run(tmp_path, "fan_out")
     for name, text in (await read(run.log)).items():
         answer = await lineage(opened(run.log), LineageQuery(kind=Kind.SAMPLE, value=name, depth=1))
         assert answer.samples[0].prompt == (text if text.startswith("which?") else None)
@@ -161,7 +161,7 @@ async def test_lineage_has_it_too(tmp_path: Path) -> None:
 
 
 async def test_the_prompts_of_a_run_are_those_of_its_groups(tmp_path: Path) -> None:
-    run = await made(tmp_path, "fan_in")
+    run = await crashed_run(tmp_path, "fan_in")
     await export(opened(run.log), make_writer(Layout.JSONL, f"{tmp_path}/prompts.jsonl", prompts=True), [Fate.TRAINED])
     (line,) = (tmp_path / "prompts.jsonl").read_bytes().splitlines()
     (prompt, *_) = events(run, PromptSubmitted)
@@ -169,7 +169,7 @@ async def test_the_prompts_of_a_run_are_those_of_its_groups(tmp_path: Path) -> N
 
 
 async def test_an_older_log_has_no_text_of_such_prompts_and_shows_no_other(tmp_path: Path) -> None:
-    run = await made(tmp_path, "fan_out")
+    run = await crashed_run(tmp_path, "fan_out")
     log = MemoryLog("sim")
     older = [
         msgspec.structs.replace(event, prompt_text="") if isinstance(event, RolloutCompleted) else event
@@ -177,12 +177,14 @@ async def test_an_older_log_has_no_text_of_such_prompts_and_shows_no_other(tmp_p
     ]
     await append_all(log, [Append(enclose("sim", event, at=n, producer="test")) for n, event in enumerate(older)])
     assert isinstance(older[0], RunStarted)
-    found, records = await read(log), await read_run(log)
-    for name, text in found.items():
+    prompts, records = await read(log), await read_run(log)
+    for name, text in prompts.items():
         sample, trajectory = records.samples[name], await read_trajectory(log, name, unpack)
         unknown = view_sample(records, sample, trajectory).prompt
         assert unknown == ("" if text.startswith("which?") else text)
         assert view_sample(records, sample, trajectory, None, letters).prompt == text
     async with tables_of(opened(log)) as tables:
         answer = await tables.sql("SELECT sample FROM samples WHERE completed IS NOT NULL AND prompt IS NULL")
-        assert {sample for (sample,) in answer.rows()} == {s for s, text in found.items() if text.startswith("which?")}
+        assert {sample for (sample,) in answer.rows()} == {
+            s for s, text in prompts.items() if text.startswith("which?")
+        }

@@ -15,7 +15,7 @@ from schemas.rewards import RewardAssigned, RewardFailed
 from serve_apps.rollouts.generate.custom import ATTRIBUTES_BYTES, CustomGenerate, completions
 from storage.memory_log import MemoryLog
 from tests.generate.scene import setup
-from tests.generate.test_completion import REQUEST, completed, left, made, sample_of
+from tests.generate.test_completion import REQUEST, completed, context, left, sample_of
 from tests.simulation.parts import Letters
 
 
@@ -25,26 +25,30 @@ def own(**args: Any) -> CustomGenerate:
 
 @pytest.fixture
 def graded() -> Iterator[Any]:
-    """What the rewards of some samples come to, by the arguments of the run."""
+    """Return the rewards of some samples, by the arguments of the run."""
     opened: list[CustomGenerate] = []
 
     def rewards(samples: Any, purpose: Purpose = Purpose.TRAIN, **args: Any) -> list[Any]:
-        opened.append(one := own(**args))
-        function = one._function(one._path)
+        opened.append(grader := own(**args))
+        function = grader._function(grader._path)
         request = msgspec.structs.replace(REQUEST, purpose=purpose)
-        return one._rewards(function, samples, completions(samples, made()), request)
+        return grader._rewards(function, samples, completions(samples, context()), request)
 
     yield rewards
-    for one in opened:
-        one.close()
+    for grader in opened:
+        grader.close()
 
 
 def test_each_sample_has_its_own_in_the_order_of_the_events(graded: Any) -> None:
     samples = [sample_of(reward=1.0), sample_of(reward=2.0), sample_of(reward=3.0)]
-    assert [(one.sample, one.value) for one in graded(samples)] == [("g-s0-1", 2.0), ("g-s0-2", 3.0), ("g-s0", 1.0)]
-    assert [one.value for one in graded(sample_of(reward=4.0))] == [4.0]
+    assert [(reward.sample, reward.value) for reward in graded(samples)] == [
+        ("g-s0-1", 2.0),
+        ("g-s0-2", 3.0),
+        ("g-s0", 1.0),
+    ]
+    assert [reward.value for reward in graded(sample_of(reward=4.0))] == [4.0]
     some = [sample_of(), sample_of(reward=2.0)]
-    assert [(one.sample, one.value) for one in graded(some)] == [("g-s0-1", 2.0)]
+    assert [(reward.sample, reward.value) for reward in graded(some)] == [("g-s0-1", 2.0)]
     assert graded(sample_of()) == []
 
 

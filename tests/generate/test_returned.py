@@ -1,4 +1,4 @@
-"""What a user's function left on a sample is read with the types that an event has, or its field is named."""
+"""Test that what a user's function left on a sample is read with the types that an event has, or its field is named."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Words(str):
     ],
 )
 def test_other_types_are_read_as_what_they_stand_for(field: str, value: Any, read: Any) -> None:
-    given = sample_of(**{field: value})
-    found = getattr(read_sample(given), field)
-    assert (found, type(found)) == (read, type(read))
-    assert getattr(given, field) is value, "the function's own sample stays"
+    sample = sample_of(**{field: value})
+    value_read = getattr(read_sample(sample), field)
+    assert (value_read, type(value_read)) == (read, type(read))
+    assert getattr(sample, field) is value, "the function's own sample stays"
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ class Turns:
     def __init__(self) -> None:
         self.calls = []
 
-    async def generate(self, *asked: Any) -> EndedTurn:
+    async def generate(self, *args: Any) -> EndedTurn:
         raise AssertionError
 
     async def begin_call(self, call: ToolCall) -> InFlight:
@@ -127,8 +127,8 @@ async def test_a_prompt_is_text_ids_or_messages() -> None:
 
 
 async def test_a_prompt_has_the_special_tokens_that_it_says_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    def encode(tokenizer: Letters, text: str, **said: Any) -> list[int]:
-        assert said == {"add_special_tokens": False}
+    def encode(tokenizer: Letters, text: str, **options: Any) -> list[int]:
+        assert options == {"add_special_tokens": False}
         return [7]
 
     monkeypatch.setattr(Letters, "encode", encode)
@@ -139,15 +139,17 @@ def test_what_a_turn_says_as_an_engine_s_answer() -> None:
     turn = Turn(0, [1, 2], [3], [-0.5], "c", StopReason.LENGTH, (4, 6, 5))
     usual = {"finish_reason": {"type": "length"}, "prompt_tokens": 2, "completion_tokens": 1, "cached_tokens": 0}
     assert turn.meta_info == usual | {"weight_version": "6"}
-    told = Turn(0, [1, 2], [3], [-0.5], "c", StopReason.LENGTH, (), {"cached_tokens": 2, "weight_version": "theirs"})
-    assert told.meta_info == usual | {"cached_tokens": 2, "weight_version": "0"}
+    own_turn = Turn(
+        0, [1, 2], [3], [-0.5], "c", StopReason.LENGTH, (), {"cached_tokens": 2, "weight_version": "theirs"}
+    )
+    assert own_turn.meta_info == usual | {"cached_tokens": 2, "weight_version": "0"}
 
 
 async def test_a_chat_s_template_has_the_tools_and_what_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
 
-    def template(tokenizer: Letters, conversation: Any, **said: Any) -> str:
-        seen.append(said)
+    def template(tokenizer: Letters, conversation: Any, **options: Any) -> str:
+        seen.append(options)
         return "x"
 
     monkeypatch.setattr(Letters, "apply_chat_template", template)
@@ -278,15 +280,15 @@ async def test_a_loop_of_users_ends_with_what_runs_in_it() -> None:
 async def test_threads_without_a_session_have_that_of_the_process() -> None:
     with pytest.raises(PlugPointError):
         current_session()
-    with session_of_process(one := session()), session_of_process(session()):
-        assert current_session() is one
+    with session_of_process(own_session := session()), session_of_process(session()):
+        assert current_session() is own_session
     with pytest.raises(PlugPointError):
         current_session()
-    one.aborted = True
-    one.reset()
-    assert not one.aborted
+    own_session.aborted = True
+    own_session.reset()
+    assert not own_session.aborted
     with pytest.raises(PlugPointError):
-        await one.abort()
+        await own_session.abort()
 
 
 def test_a_turn_s_tokens_are_trained_ones_of_its_sample() -> None:

@@ -1,4 +1,4 @@
-"""What is written for slime works as it is: its helpers lead to the rollout's own engine."""
+"""Test that code for slime works unchanged: its helpers lead to the rollout's own engine."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FUNCTION = f"{Path(__file__).with_name('slime_style.py')}:generate"
 
 
 class _Retrieval(BaseHTTPRequestHandler):
-    asked: list[dict] = []
+    queries: list[dict] = []
 
     def do_POST(self) -> None:
-        self.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.queries.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(json.dumps({"result": f"page {len(self.asked)}"}).encode())
+        self.wfile.write(json.dumps({"result": f"page {len(self.queries)}"}).encode())
 
     def log_message(self, *_: object) -> None:
         return
@@ -41,7 +41,7 @@ class _Retrieval(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def retrieval() -> Iterator[str]:
-    _Retrieval.asked.clear()
+    _Retrieval.queries.clear()
     server = HTTPServer(("127.0.0.1", 0), _Retrieval)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/retrieve"
@@ -58,7 +58,7 @@ async def test_a_search_loop_written_for_slime(tmp_path: Path, retrieval: str) -
     lengths = [len(f"<information>page {number}</information>") for number in (1, 2, 3)]
     assert done.loss_mask is not None
     assert unpack(done.loss_mask).tolist() == [bit for n in lengths for bit in [1] * 6 + [0] * n]
-    assert [asked["topk"] for asked in _Retrieval.asked] == [1, 1, 1]
+    assert [query["topk"] for query in _Retrieval.queries] == [1, 1, 1]
 
 
 async def test_its_pages_are_not_fetched_again_after_a_crash(tmp_path: Path, retrieval: str) -> None:
@@ -68,7 +68,7 @@ async def test_its_pages_are_not_fetched_again_after_a_crash(tmp_path: Path, ret
     assert run.fate.exhausted
     tools = events(run, TurnRecorded, role=TurnRole.TOOL)
     assert [tool.result for tool in tools] == [{"result": f"page {number}"} for number in (1, 2, 3)]
-    assert len(_Retrieval.asked) == 3
+    assert len(_Retrieval.queries) == 3
     assert len(events(run, StepCommitted)) == 1
 
 
@@ -97,20 +97,20 @@ async def test_what_else_sglang_takes_goes_there_and_is_recorded(
         "    sample.asked_of = meta['input_token_logprobs']\n"
         "    return sample\n"
     )
-    asked: list[GenerateRequest] = []
+    requests: list[GenerateRequest] = []
     generate = ScriptedEngine.generate
 
     async def noted(engine: ScriptedEngine, request: GenerateRequest) -> AsyncIterator[Delta]:
-        asked.append(request)
+        requests.append(request)
         async for delta in generate(engine, request):
-            said = {"input_token_logprobs": [[-1.0, 7, None]], "finish_reason": {"type": "repetition"}}
-            yield replace(delta, meta=said if delta.finish else {})
+            meta = {"input_token_logprobs": [[-1.0, 7, None]], "finish_reason": {"type": "repetition"}}
+            yield replace(delta, meta=meta if delta.finish else {})
 
     monkeypatch.setattr(ScriptedEngine, "generate", noted)
     run = a_run(tmp_path / "run", setup(f"{file}:generate"))
     await run.run()
     assert not events(run, RolloutFailed)
-    (request,), (turn,), (done,) = asked, events(run, TurnRecorded), events(run, RolloutCompleted)
+    (request,), (turn,), (done,) = requests, events(run, TurnRecorded), events(run, RolloutCompleted)
     assert request.payload == turn.payload == {"image_data": ["data:x"], "logprob_start_len": 0}
     sent = sampling_params(request.sampling)
     assert (sent["ignore_eos"], sent["regex"], "more" in sent) == (True, "a+", False)
@@ -119,11 +119,11 @@ async def test_what_else_sglang_takes_goes_there_and_is_recorded(
 
 
 def test_sampling_parameters_go_there_and_back() -> None:
-    given = Sampling(max_new_tokens=7, temperature=0.5, stop=("a", "b"), stop_token_ids=(3,))
-    assert read_sampling(given, sampling_params(given)) == (given, None)
+    own_sampling = Sampling(max_new_tokens=7, temperature=0.5, stop=("a", "b"), stop_token_ids=(3,))
+    assert read_sampling(own_sampling, sampling_params(own_sampling)) == (own_sampling, None)
     more = Sampling(max_new_tokens=7, more={"ignore_eos": True})
     assert read_sampling(more, sampling_params(more) | {"min_p": 0.1})[0].more == {"ignore_eos": True, "min_p": 0.1}
-    sampling, seed = read_sampling(given, {"stop": "x", "max_new_tokens": 3, "top_p": None, "sampling_seed": 5})
+    sampling, seed = read_sampling(own_sampling, {"stop": "x", "max_new_tokens": 3, "top_p": None, "sampling_seed": 5})
     assert (sampling.stop, seed) == (("x",), 5)
 
 

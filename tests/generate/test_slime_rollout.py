@@ -41,7 +41,7 @@ class Engine:
     router_port = 4321
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
+        self.calls: list[Any] = []
         self.stops: list[StopReason] = []
         self.of_function = True
         self.aborts = 0
@@ -50,9 +50,9 @@ class Engine:
         return [ord(letter) for letter in prompt]
 
     async def generate(self, prompt: Any, params: Any = None, payload: Any = None) -> Turn:
-        self.asked.append((list(prompt) if isinstance(prompt, list) else prompt, params, payload))
+        self.calls.append((list(prompt) if isinstance(prompt, list) else prompt, params, payload))
         stop = self.stops.pop(0) if self.stops else StopReason.STOP
-        return Turn(len(self.asked) - 1, [1], [7], [-0.5], "g", stop, (3,))
+        return Turn(len(self.calls) - 1, [1], [7], [-0.5], "g", stop, (3,))
 
     async def call(self, tool: Any, arguments: dict[str, Any], *, may_repeat: bool) -> Any:
         return tool.__name__, arguments, may_repeat
@@ -63,9 +63,9 @@ class Engine:
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    one: Any = Engine()
-    before: Token[Session] = CURRENT.set(one)
-    yield one
+    own_engine: Any = Engine()
+    before: Token[Session] = CURRENT.set(own_engine)
+    yield own_engine
     CURRENT.reset(before)
 
 
@@ -73,17 +73,17 @@ class Graders:
     """slime's hub of graders, which notes what it is asked."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked: list[Any] = []
+        self.calls: list[Any] = []
         hub = importlib.import_module("slime.rollout.rm_hub")
-        monkeypatch.setattr(hub, "async_rm", self.one)
+        monkeypatch.setattr(hub, "async_rm", self.one_reward)
         monkeypatch.setattr(hub, "batched_async_rm", self.several)
 
-    async def one(self, args: Any, sample: Sample) -> float:
-        self.asked.append(sample.index)
+    async def one_reward(self, args: Any, sample: Sample) -> float:
+        self.calls.append(sample.index)
         return 0.5
 
     async def several(self, args: Any, samples: list[Sample]) -> list[float]:
-        self.asked.append([sample.index for sample in samples])
+        self.calls.append([sample.index for sample in samples])
         return [float(place) for place, _ in enumerate(samples)]
 
 
@@ -92,8 +92,8 @@ def graders(monkeypatch: pytest.MonkeyPatch) -> Graders:
     return Graders(monkeypatch)
 
 
-def arguments(**given: Any) -> Any:
-    return SimpleNamespace(**{"custom_generate_function_path": None, "rollout_sample_hook_path": []} | given)
+def arguments(**fields: Any) -> Any:
+    return SimpleNamespace(**{"custom_generate_function_path": None, "rollout_sample_hook_path": []} | fields)
 
 
 async def several(args: Any, sample: Sample, params: Any) -> list[Sample]:
@@ -102,7 +102,7 @@ async def several(args: Any, sample: Sample, params: Any) -> list[Sample]:
 
 
 async def graded(args: Any, sample: Sample, params: Any, *, evaluation: bool, session: Any) -> Sample:
-    """One that grades, and is told of the evaluation."""
+    """Grade, and record whether it is an evaluation."""
     sample.reward, sample.metadata = 2.0, {"evaluation": evaluation, "of_function": session.of_function}
     return sample
 
@@ -117,25 +117,25 @@ async def test_a_turn_is_appended_and_the_rest_of_its_room_goes_on(engine: Engin
     params = {"max_new_tokens": 2, "top_p": 0.5}
     assert await generate(None, sample, params) is sample
     await generate(None, sample, params)
-    assert engine.asked == [
+    assert engine.calls == [
         ([97, 98], {"max_new_tokens": 2, "top_p": 0.5}, None), ([97, 98, 7], {"max_new_tokens": 1, "top_p": 0.5}, None)
     ]  # fmt: skip
     assert (sample.tokens, sample.status, params["max_new_tokens"]) == ([97, 98, 7, 7], Status.COMPLETED, 2)
     await generate(None, sample, params)
-    assert (len(engine.asked), sample.status) == (2, Status.TRUNCATED)
+    assert (len(engine.calls), sample.status) == (2, Status.TRUNCATED)
 
 
 async def test_a_sample_is_made_and_graded(engine: Engine, graders: Graders) -> None:
     sample = Sample(index=4, prompt="a")
     assert await generate_and_rm(arguments(), sample, {"max_new_tokens": 2}) is sample
-    assert (sample.reward, graders.asked) == (0.5, [4])
+    assert (sample.reward, graders.calls) == (0.5, [4])
 
 
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.TRUNCATED])
 async def test_a_finished_sample_is_left_as_it_is(engine: Engine, graders: Graders, status: Status) -> None:
     sample = Sample(status=status)
     assert await generate_and_rm(arguments(), sample, {"max_new_tokens": 2}) is sample
-    assert (engine.asked, graders.asked, sample.reward) == ([], [], None)
+    assert (engine.calls, graders.calls, sample.reward) == ([], [], None)
 
 
 async def test_an_aborted_or_graded_sample_is_not_graded(engine: Engine, graders: Graders) -> None:
@@ -145,20 +145,20 @@ async def test_an_aborted_or_graded_sample_is_not_graded(engine: Engine, graders
     assert (sample.status, sample.reward) == (Status.ABORTED, None)
     own = Sample(generate_function_path=f"{__name__}:graded")
     assert await generate_and_rm(arguments(), own, {}, evaluation=True) is own
-    assert (own.reward, own.metadata, graders.asked) == (2.0, {"evaluation": True, "of_function": True}, [])
+    assert (own.reward, own.metadata, graders.calls) == (2.0, {"evaluation": True, "of_function": True}, [])
 
 
 async def test_several_samples_are_graded_together(engine: Engine, graders: Graders) -> None:
-    made = await generate_and_rm(arguments(custom_generate_function_path=f"{__name__}:several"), Sample(index=1), {})
-    assert isinstance(made, list)
-    assert ([one.reward for one in made], graders.asked) == ([0.0, 3.0], [[1]])
+    samples = await generate_and_rm(arguments(custom_generate_function_path=f"{__name__}:several"), Sample(index=1), {})
+    assert isinstance(samples, list)
+    assert ([sample.reward for sample in samples], graders.calls) == ([0.0, 3.0], [[1]])
 
 
 async def test_the_run_s_function_and_hooks_are_a_rollout_function_s(engine: Engine, graders: Graders) -> None:
-    given = arguments(custom_generate_function_path=f"{__name__}:graded", rollout_sample_hook_path=[f"{__name__}:hook"])
-    first = await generate_and_rm(given, Sample(prompt="a"), {"max_new_tokens": 1})
+    args = arguments(custom_generate_function_path=f"{__name__}:graded", rollout_sample_hook_path=[f"{__name__}:hook"])
+    first = await generate_and_rm(args, Sample(prompt="a"), {"max_new_tokens": 1})
     engine.of_function = False
-    second = await generate_and_rm(given, Sample(prompt="a"), {"max_new_tokens": 1})
+    second = await generate_and_rm(args, Sample(prompt="a"), {"max_new_tokens": 1})
     assert isinstance(first, Sample)
     assert isinstance(second, Sample)
     assert (first.reward, first.metadata.get("hooked")) == (2.0, False)
@@ -169,27 +169,27 @@ async def test_a_group_is_made_side_by_side(engine: Engine, graders: Graders) ->
     group = [Sample(index=place, prompt="a") for place in range(2)]
     params = {"max_new_tokens": 1}
     assert await generate_and_rm_group(arguments(), group, params) == group
-    assert ([one.reward for one in group], graders.asked) == ([0.5, 0.5], [0, 1])
+    assert ([member.reward for member in group], graders.calls) == ([0.5, 0.5], [0, 1])
 
 
 async def test_flags_that_args_do_not_have_are_off(engine: Engine, graders: Graders) -> None:
     before: dict[str, Any] = {"tokens": [97, 7], "response_length": 1, "rollout_log_probs": [-1.0]}
     group = [Sample(index=place, prompt="a", **copy.deepcopy(before)) for place in range(2)]
     assert await generate_and_rm_group(SimpleNamespace(), group, {"max_new_tokens": 4}) == group
-    assert [params for _, params, _ in engine.asked] == [{"max_new_tokens": 3}] * 2
-    assert [one.loss_mask for one in group] == [[1, 1], [1, 1]], "what it has is trained on"
-    assert ([one.reward for one in group], graders.asked) == ([0.5, 0.5], [0, 1])
+    assert [params for _, params, _ in engine.calls] == [{"max_new_tokens": 3}] * 2
+    assert [member.loss_mask for member in group] == [[1, 1], [1, 1]], "what it has is trained on"
+    assert ([member.reward for member in group], graders.calls) == ([0.5, 0.5], [0, 1])
 
 
 async def test_a_grader_of_groups_sees_all_of_them_at_once(engine: Engine, graders: Graders) -> None:
     group = [Sample(index=place, prompt="a") for place in range(2)]
-    made = await generate_and_rm_group(arguments(group_rm=True), group, {"max_new_tokens": 1})
-    assert (made, [one.reward for one in group], graders.asked) == (group, [0.0, 1.0], [[0, 1]])
-    graders.asked.clear()
+    group_ = await generate_and_rm_group(arguments(group_rm=True), group, {"max_new_tokens": 1})
+    assert (group_, [member.reward for member in group], graders.calls) == (group, [0.0, 1.0], [[0, 1]])
+    graders.calls.clear()
     engine.stops = [StopReason.STOP, StopReason.ABORT]
     aborted = [Sample(index=place, prompt="a") for place in range(2)]
     await generate_and_rm_group(arguments(group_rm=True), aborted, {"max_new_tokens": 1})
-    assert (graders.asked, [one.reward for one in aborted]) == ([], [None, None])
+    assert (graders.calls, [member.reward for member in aborted]) == ([], [None, None])
     assert await generate_and_rm_group(arguments(group_rm=True), [], {}) == []
 
 
@@ -217,7 +217,7 @@ async def test_paths_of_the_router_are_answered(engine: Engine) -> None:
     info = {"model_path": "model", "tokenizer_path": "model", "is_generation": True}
     assert await answer(own, "GET", "/model_info", {}) == await answer(own, "POST", "/get_model_info", {}) == info
     models = await answer(own, "GET", "/v1/models", {})
-    assert [one["id"] for one in models["data"]] == ["model"]
+    assert [model["id"] for model in models["data"]] == ["model"]
     for method, path in (("GET", "/generate"), ("POST", "/v1/chat/completions")):
         with pytest.raises(UnknownPath):
             await answer(own, method, path, {})
@@ -226,17 +226,17 @@ async def test_paths_of_the_router_are_answered(engine: Engine) -> None:
 async def test_a_request_is_a_turn_and_a_list_of_prompts_several(engine: Engine) -> None:
     own: Any = engine
     payload = {"input_ids": [1, 2], "sampling_params": {"top_p": 0.5}, "image_data": "x", "rid": "r", "none": None}
-    told = await answer(own, "POST", "/generate", payload | {"return_logprob": True})
-    assert (told["text"], told["output_ids"], told["meta_info"]["id"]) == ("g", [7], "0")
-    assert told["meta_info"]["output_token_logprobs"] == [(-0.5, 7, None)]
-    assert engine.asked == [([1, 2], {"top_p": 0.5}, {"image_data": "x"})]
+    body = await answer(own, "POST", "/generate", payload | {"return_logprob": True})
+    assert (body["text"], body["output_ids"], body["meta_info"]["id"]) == ("g", [7], "0")
+    assert body["meta_info"]["output_token_logprobs"] == [(-0.5, 7, None)]
+    assert engine.calls == [([1, 2], {"top_p": 0.5}, {"image_data": "x"})]
     both = await answer(own, "POST", "/generate", {"text": ["a", "b"], "sampling_params": [{"n": 1}, {}]})
     assert (len(both), "output_token_logprobs" in both[0]["meta_info"]) == (2, False)
-    assert engine.asked[1:] == [("a", {"n": 1}, {}), ("b", {}, {})]
+    assert engine.calls[1:] == [("a", {"n": 1}, {}), ("b", {}, {})]
     await answer(own, "POST", "/generate", {"input_ids": [[1], [2]], "sampling_params": {"n": 1}})
-    assert engine.asked[3:] == [([1], {"n": 1}, {}), ([2], {"n": 1}, {})]
+    assert engine.calls[3:] == [([1], {"n": 1}, {}), ([2], {"n": 1}, {})]
     await answer(own, "POST", "/generate", {"input_ids": []})
-    assert engine.asked[5:] == [([], None, {})]
+    assert engine.calls[5:] == [([], None, {})]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ async def test_a_request_that_cannot_be_answered_is_refused(engine: Engine, payl
     own: Any = engine
     with pytest.raises(PlugPointError):
         await answer(own, "POST", "/generate", payload)
-    assert engine.asked == []
+    assert engine.calls == []
 
 
 async def test_other_addresses_are_tools_that_may_be_called_again(engine: Engine) -> None:
@@ -320,9 +320,9 @@ async def test_outside_of_a_run_both_are_plain_requests(monkeypatch: pytest.Monk
 async def test_what_a_sample_has_from_before_is_masked_where_that_is_asked_for(
     engine: Engine, masks: bool, length: int, mask: list[int] | None
 ) -> None:
-    given = arguments(partial_rollout=True, mask_offpolicy_in_partial_rollout=masks)
+    args = arguments(partial_rollout=True, mask_offpolicy_in_partial_rollout=masks)
     sample = Sample(generate_function_path=f"{__name__}:graded", response_length=length)
-    await generate_and_rm(given, sample, {})
+    await generate_and_rm(args, sample, {})
     assert sample.loss_mask == mask
     other = Sample(generate_function_path=f"{__name__}:graded", response_length=length)
     await generate_and_rm(arguments(mask_offpolicy_in_partial_rollout=masks), other, {})

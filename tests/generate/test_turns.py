@@ -33,14 +33,14 @@ async def test_a_rollout_of_two_turns_and_a_tool(tmp_path: Path) -> None:
     result_text = str(tool.result)
     assert unpack(second.observed).tolist() == [ord(letter) for letter in result_text]
     (done,) = events(run, RolloutCompleted)
-    made, observed = 10, len(result_text)
-    assert done.length == made + observed + made
+    generated, observed = 10, len(result_text)
+    assert done.length == generated + observed + generated
     assert done.loss_mask is not None
     mask = unpack(done.loss_mask)
-    assert mask.tolist() == [1] * made + [0] * observed + [1] * made
+    assert mask.tolist() == [1] * generated + [0] * observed + [1] * generated
     assert (unpack(done.log_probs)[mask == 0] == 0).all()
     assert (unpack(done.log_probs)[mask == 1] < 0).all()
-    assert [(span.start, span.end) for span in done.spans] == [(0, made), (made + observed, done.length)]
+    assert [(span.start, span.end) for span in done.spans] == [(0, generated), (generated + observed, done.length)]
     assert done.stop is StopReason.LENGTH
     assert result_text in done.text
     assert functions.CALLS.total() == 1

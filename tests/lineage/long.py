@@ -47,7 +47,7 @@ def batch_events(step: int, group: str) -> list[Event]:
 
 
 async def long_run(steps: int) -> OpenedRun:
-    """So many of them."""
+    """Record a run of `steps` steps."""
     log_events: list[Event] = [made.started()]
     log_events += [event for step in range(steps) for event in step_events(step)]
     return await opened(log_events, "long")

@@ -21,7 +21,7 @@ async def opened(log_events: Sequence[Event], run: str = small_run.RUN, where: s
 
 
 def with_algorithm(run: OpenedRun, **changes: object) -> OpenedRun:
-    """The same run with another algorithm."""
+    """Return the same run with another algorithm."""
     algorithm = msgspec.structs.replace(run.settings.algorithm, **changes)
     settings = msgspec.structs.replace(run.settings, algorithm=algorithm)
     return made.opened(run.log, settings, run.where)
@@ -39,7 +39,7 @@ async def archived_parent(tmp_path: Path) -> str:
 
 
 def branch(where: str, *, version: int, position: int, follows: bool = False) -> list[Event]:
-    """How a run begins that goes on from the small one."""
+    """Return the first events of a run that continues the small one."""
     branched = Branched(
         run=small_run.RUN, where=where, position=position, version=version, weights_digest=f"d{version}",
         optimizer_digest=f"o{version}", follows=follows,

@@ -51,16 +51,16 @@ async def _recorded(stage: Stage) -> OpenedRun:
         await ask(client, broken, ASKED)
         await seal(client, broken, exit_code=1)
         first = await stage.open(client)
-        said = await ask(client, first, ASKED)
+        reply = await ask(client, first, ASKED)
         for question in ("one way", "another way", "another way"):
-            await ask(client, first, [*ASKED, said, {"role": "user", "content": question}])
+            await ask(client, first, [*ASKED, reply, {"role": "user", "content": question}])
         await ask(client, first, [{"role": "system", "content": "Be terse."}, *ASKED])
         await seal(client, first, reward=1.0, rewards={"4": 0.25})
         while not stage.simulation.events(RunFinished):
-            one = await stage.open(client, wait_s=1)
-            if one["status"] == 201:
-                await ask(client, one, ASKED)
-                await seal(client, one, reward=0.0)
+            opened_session = await stage.open(client, wait_s=1)
+            if opened_session["status"] == 201:
+                await ask(client, opened_session, ASKED)
+                await seal(client, opened_session, reward=0.0)
     return made.opened(stage.simulation.log)
 
 
@@ -72,11 +72,13 @@ async def test_a_version_leads_to_sessions_and_a_sample_back(tmp_path: Path) -> 
     stage = Stage(tmp_path, steps=1)
     run = await _recorded(stage)
     answer = await _of(run, Kind.VERSION, NEWEST)
-    assert {sample.sample for sample in answer.samples} == {name for one in answer.sessions for name in one.samples}
-    assert {one.source for one in answer.sessions} == {"team"}
-    assert {one.clients for one in answer.sessions} == {(CLIENT,)}, "without what no terminal should be sent"
-    assert [one.exit_code for one in answer.sessions if one.failure] == [1]
-    whole = next(one for one in answer.sessions if len(one.turns) > 1)
+    assert {sample.sample for sample in answer.samples} == {
+        name for session in answer.sessions for name in session.samples
+    }
+    assert {session.source for session in answer.sessions} == {"team"}
+    assert {session.clients for session in answer.sessions} == {(CLIENT,)}, "without what no terminal should be sent"
+    assert [session.exit_code for session in answer.sessions if session.failure] == [1]
+    whole = next(session for session in answer.sessions if len(session.turns) > 1)
     assert (whole.dialects, whole.roots) == (("chat",), (RootReason.FIRST, RootReason.SUBAGENT))
     assert (whole.sealed, whole.reward, whole.rewards) == (SealReason.REWARD, 1.0, {4: 0.25})
     assert (whole.leaves, whole.orphans) == ((4, 1, 3), (2,))
@@ -95,8 +97,8 @@ async def test_a_version_leads_to_sessions_and_a_sample_back(tmp_path: Path) -> 
         back = await _of(run, Kind.SAMPLE, path.sample)
         assert whole in back.sessions
         assert back.session_of(back.samples[0]) == whole
-        (told,) = [sample for sample in answer.samples if sample.sample == path.sample]
-        assert back.samples == (told,)
+        (joined,) = [sample for sample in answer.samples if sample.sample == path.sample]
+        assert back.samples == (joined,)
     assert whole.session in lineage_text(answer)
     assert whole.session in svg(answer)
     assert msgspec.json.decode(msgspec.json.encode(answer))["sessions"][0]["source"] == "team"
@@ -105,7 +107,7 @@ async def test_a_version_leads_to_sessions_and_a_sample_back(tmp_path: Path) -> 
 def _check_tokens(stage: Stage, sessions: tuple[AgentSession, ...]) -> None:
     """Trained tokens of a sample are those of the turns that say so."""
     for completed in stage.simulation.events(RolloutCompleted):
-        own = [turn.tokens for one in sessions for turn in one.turns if turn.sample == completed.sample]
+        own = [turn.tokens for session in sessions for turn in session.turns if turn.sample == completed.sample]
         if own:
             mask = completed.loss_mask
             assert sum(own) == (completed.length if mask is None else int(unpack(mask).sum()))
@@ -114,40 +116,53 @@ def _check_tokens(stage: Stage, sessions: tuple[AgentSession, ...]) -> None:
 async def test_a_batch_with_masks_of_its_own_is_noted(tmp_path: Path) -> None:
     run = await _recorded(Stage(tmp_path, steps=1))
     assert (await _of(run, Kind.STEP, 0)).notes == ()
-    said: list[Event] = []
+    events_: list[Event] = []
     async for recorded in run.log.read():
         event = recorded.envelope.event
         if isinstance(event, BatchSealed):
-            masks = [[1] * one.length for one in (await _of(run, Kind.STEP, 0)).samples]
+            masks = [[1] * sample.length for sample in (await _of(run, Kind.STEP, 0)).samples]
             event = msgspec.structs.replace(event, columns=(make_column(LOSS_MASKS, masks),))
-        said.append(event)
-    noted = await opened(said, run.log.run)
+        events_.append(event)
+    noted = await opened(events_, run.log.run)
     assert [note.startswith("step 0:") for note in (await _of(noted, Kind.STEP, 0)).notes] == [True]
 
 
 async def test_a_query_finds_the_same_sessions(tmp_path: Path) -> None:
     run = await _recorded(Stage(tmp_path, steps=1))
     answer = await _of(run, Kind.VERSION, NEWEST)
-    asked = (
+    query = (
         "SELECT session, source, sealed_by, exit_code, reward, turns, roots, leaves, orphans, samples, trained_version "
         "FROM sessions ORDER BY position"
     )
     turns = 'SELECT session, "index", extends, root, drift, dialect, client, orphan FROM turns ORDER BY position'
     async with tables_of(run) as tables:
-        found, said = (await tables.sql(asked)).rows(), (await tables.sql(turns)).rows()
-    assert found == [
+        rows, turn_rows = (await tables.sql(query)).rows(), (await tables.sql(turns)).rows()
+    assert rows == [
         (
-            *(one.session, one.source, one.sealed, one.exit_code, one.reward, len(one.turns), list(one.roots)),
-            *(list(one.leaves), list(one.orphans), sorted(one.samples) or None, 1 if one.samples else None),
+            *(
+                session.session,
+                session.source,
+                session.sealed,
+                session.exit_code,
+                session.reward,
+                len(session.turns),
+                list(session.roots),
+            ),
+            *(
+                list(session.leaves),
+                list(session.orphans),
+                sorted(session.samples) or None,
+                1 if session.samples else None,
+            ),
         )
-        for one in answer.sessions
+        for session in answer.sessions
     ]
     expected = [
-        (one.session, turn.turn, turn.extends, turn.root, turn.drift, turn.dialect, turn.client, turn.orphan)
-        for one in answer.sessions
-        for turn in one.turns
+        (session.session, turn.turn, turn.extends, turn.root, turn.drift, turn.dialect, turn.client, turn.orphan)
+        for session in answer.sessions
+        for turn in session.turns
     ]
-    assert sorted(said) == sorted(expected)
+    assert sorted(turn_rows) == sorted(expected)
 
 
 @contextlib.asynccontextmanager
@@ -167,8 +182,8 @@ async def an_open_turn(
 async def test_an_open_session_is_told_with_its_open_turn(tmp_path: Path) -> None:
     async with an_open_turn(tmp_path) as (stage, client, session, asking):
         run = made.opened(stage.simulation.log)
-        (told,) = (await _of(run, Kind.SAMPLE, session["sample"])).sessions
-        assert (told.sealed, told.paths, [one.turn for one in told.open]) == (None, (), [0])
+        (open_session,) = (await _of(run, Kind.SAMPLE, session["sample"])).sessions
+        assert (open_session.sealed, open_session.paths, [turn_.turn for turn_ in open_session.open]) == (None, (), [0])
         await asking
         await seal(client, session, exit_code=0)
         await stage.simulation.until(SessionSealed)
@@ -176,9 +191,9 @@ async def test_an_open_session_is_told_with_its_open_turn(tmp_path: Path) -> Non
 
 async def test_a_look_at_the_run_names_open_sessions(tmp_path: Path) -> None:
     async with an_open_turn(tmp_path) as (stage, client, session, asking):
-        told = (await view_of(stage.simulation.log, Question(), unpack)).facts["agents"]["sessions"]
-        ((name, [turn]),) = [(one["session"], one["turns"]) for one in told]
-        assert (name, turn["turn"], 0 <= turn["age_s"] <= told[0]["age_s"]) == (session["session"], 0, True)
+        sessions = (await view_of(stage.simulation.log, Question(), unpack)).facts["agents"]["sessions"]
+        ((name, [turn]),) = [(fact["session"], fact["turns"]) for fact in sessions]
+        assert (name, turn["turn"], 0 <= turn["age_s"] <= sessions[0]["age_s"]) == (session["session"], 0, True)
         _, progress, _ = await read_whole_run(stage.simulation.log)
         drawn = Console(file=io.StringIO(), width=200)
         drawn.print(screen(progress, 1, seconds=1.0))

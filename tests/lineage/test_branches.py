@@ -84,18 +84,21 @@ async def test_a_learner_is_trained_on_its_parents_rollouts(tmp_path: Path) -> N
     answer = await _of(run, Kind.VERSION, 2)
     assert [(step.run, step.samples) for step in answer.steps] == [("learner", (f"{group}-s0",))]
     assert [(sample.run, sample.made_by, sample.trained_into) for sample in answer.samples] == [(RUN, (1,), 2)]
-    assert [(one.group, one.run, one.step) for one in answer.groups] == [(group, RUN, 1)]
+    assert [(each.group, each.run, each.step) for each in answer.groups] == [(group, RUN, 1)]
     (sample,) = (await _of(run, Kind.SAMPLE, f"{group}-s0")).samples
     assert sample == answer.samples[0]
     (left,) = (await _of(run, Kind.SAMPLE, f"{BATCHES[1][1]}-s0")).samples
     assert left.trained_into is None
-    assert [(one.run, one.version, one.digest) for one in (await _of(run, Kind.SAMPLE, f"{group}-s0")).versions] == [
+    assert [
+        (version.run, version.version, version.digest)
+        for version in (await _of(run, Kind.SAMPLE, f"{group}-s0")).versions
+    ] == [
         ("learner", 2, "w2"),
         (RUN, 1, "d1"),
     ]
     assert await samples_in_lineage(run, 2) == FIRST | {f"{group}-s0"}
     sourced = await _of(run, Kind.SOURCE, "inbox:k1")
-    assert [(one.group, one.step) for one in sourced.groups] == [(group, 1)]
+    assert [(each.group, each.step) for each in sourced.groups] == [(group, 1)]
 
 
 async def test_versions_of_a_run_that_is_followed_are_not_the_learners_own(tmp_path: Path) -> None:
@@ -105,7 +108,10 @@ async def test_versions_of_a_run_that_is_followed_are_not_the_learners_own(tmp_p
     run = await opened([*begins, *batch_events(0, BATCHES[0][0]), *batch_events(1, BATCHES[1][0])], "learner")
     answer = await _of(run, Kind.SAMPLE, f"{BATCHES[1][0]}-s0")
     assert answer.samples[0].made_by == (1,)
-    assert [(one.run, one.version, one.digest) for one in answer.versions] == [("learner", 2, "w2"), (RUN, 1, "d1")]
+    assert [(version.run, version.version, version.digest) for version in answer.versions] == [
+        ("learner", 2, "w2"),
+        (RUN, 1, "d1"),
+    ]
     assert not answer.on_line(RUN, 1)
     assert "v1 of small, 3 tokens" in lineage_text(answer)
     assert "v1 of small" in lineage_text(await _of(run, Kind.VERSION, 2))

@@ -21,7 +21,7 @@ IDS = np.array([1, 2], np.int32)
 DATUMS = pack_datums([Datum(IDS, IDS, {"weights": np.ones(2, np.float32)})] * 3)
 
 
-def given(number: int, kind: CommandKind, **fields: Any) -> CommandGiven:
+def command_given(number: int, kind: CommandKind, **fields: Any) -> CommandGiven:
     return CommandGiven(command=f"m-{number}", model="m", number=number, kind=kind, source="team", **fields)
 
 
@@ -33,28 +33,28 @@ async def driven() -> Lineage:
         if isinstance(event, RolloutRequested | RolloutCompleted)
     ]
     names = ("call-a-s0", "gone-s0", "call-a-s0")
-    passed = given(0, CommandKind.FORWARD_BACKWARD, arguments={"loss_fn": "ppo"}, datums=DATUMS, samples=names)
-    said: list[Event] = [*calls, passed, given(1, CommandKind.OPTIM_STEP)]
+    passed = command_given(0, CommandKind.FORWARD_BACKWARD, arguments={"loss_fn": "ppo"}, datums=DATUMS, samples=names)
+    events_: list[Event] = [*calls, passed, command_given(1, CommandKind.OPTIM_STEP)]
     run = await long_run(1)
-    for event in (one.envelope.event for one in run.log.records):  # type: ignore[attr-defined]
+    for event in (record.envelope.event for record in run.log.records):  # type: ignore[attr-defined]
         if isinstance(event, BatchSealed):
             event = replace(event, groups=(), samples=(), rewards=(), raw_rewards=(), commands=("m-0", "m-1"))
-        said.append(event)
-    return await lineage(await opened(said, "long"), LineageQuery(kind=Kind.STEP, value="0"))
+        events_.append(event)
+    return await lineage(await opened(events_, "long"), LineageQuery(kind=Kind.STEP, value="0"))
 
 
 async def test_a_step_leads_to_its_commands_in_order() -> None:
     (step,) = (await driven()).steps
-    assert [(one.command, one.kind, one.loss, one.source, one.datums) for one in step.commands] == [
+    assert [(c.command, c.kind, c.loss, c.source, c.datums) for c in step.commands] == [
         ("m-0", "forward_backward", "ppo", "team", 3), ("m-1", "optim_step", "", "team", 0)
     ]  # fmt: skip
     assert step.commands[0].samples == ("call-a-s0", "gone-s0", "call-a-s0")
-    assert [one.given_at for one in step.commands] == [2, 3]
+    assert [command.given_at for command in step.commands] == [2, 3]
 
 
 async def test_generations_of_its_datums_are_told_cached_as_far_as_they_are_known() -> None:
     answer = await driven()
-    assert [(one.sample, one.reward, one.step, one.made_by) for one in answer.samples] == [
+    assert [(sample.sample, sample.reward, sample.step, sample.made_by) for sample in answer.samples] == [
         ("call-a-s0", None, None, (0,))
     ]
     assert (answer.groups, answer.sessions) == ((), ())

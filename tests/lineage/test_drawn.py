@@ -21,10 +21,10 @@ def test_a_picture_is_the_kept_one(name: str) -> None:
 def test_all_of_a_picture_lies_inside_of_it_and_no_box_on_another(name: str) -> None:
     tree = ElementTree.fromstring(svg(ANSWERS[name]))
     width, height = float(tree.attrib["width"]), float(tree.attrib["height"])
-    rects = [one for one in tree.iter() if one.tag.endswith("rect")]
-    sides = [[float(one.attrib.get(side, 0)) for side in ("x", "y", "width", "height")] for one in rects]
+    rects = [element for element in tree.iter() if element.tag.endswith("rect")]
+    sides = [[float(rect.attrib.get(side, 0)) for side in ("x", "y", "width", "height")] for rect in rects]
     assert all(x >= 0 and y >= 0 and x + w <= width and y + h <= height for x, y, w, h in sides)
-    boxes = sorted((x, y, h) for one, (x, y, _, h) in zip(rects, sides, strict=True) if one.get("class") == "box")
+    boxes = sorted((x, y, h) for rect, (x, y, _, h) in zip(rects, sides, strict=True) if rect.get("class") == "box")
     assert all(y + h <= below for (x, y, h), (other, below, _) in pairwise(boxes) if x == other)
 
 

@@ -123,8 +123,8 @@ async def test_a_step_that_is_not_committed_has_made_nothing_yet() -> None:
 
 async def test_a_version_that_was_not_published_has_the_digest_of_its_step() -> None:
     log_events = [event for event in events() if not (isinstance(event, WeightsPublished) and event.version == 1)]
-    one = (await _of(await opened(log_events), Kind.VERSION, 1)).versions[0]
-    assert (one.version, one.digest, one.url, one.published_at) == (1, "d1", None, None)
+    version = (await _of(await opened(log_events), Kind.VERSION, 1)).versions[0]
+    assert (version.version, version.digest, version.url, version.published_at) == (1, "d1", None, None)
 
 
 async def test_a_rollout_that_is_under_way_has_what_its_chunks_say() -> None:
@@ -139,7 +139,7 @@ async def test_whitening_is_over_the_whole_batch_whoever_is_asked_for(run: Opene
     whole = {sample.sample: sample.advantage for sample in (await _of(white, Kind.VERSION, 2)).samples}
     for name, advantage in whole.items():
         assert (await _of(white, Kind.SAMPLE, name)).samples[0].advantage == advantage
-    assert {round(one.first, 3) for one in whole.values() if one} == {-0.957, 0.957}
+    assert {round(advantage.first, 3) for advantage in whole.values() if advantage} == {-0.957, 0.957}
 
 
 async def test_the_step_of_a_group_is_searched_for_and_not_read_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Who comes of a version or a sample among the runs beside its own."""
+"""Test the descendants of a version or a sample in the runs beside its own."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def _of(event: Event, run: str, *, digest: str) -> Event:
     return msgspec.structs.replace(event, branched=msgspec.structs.replace(branched, run=run, weights_digest=digest))
 
 
-async def _asked(where: str, kind: Kind, value: object) -> Lineage:
+async def _lineage(where: str, kind: Kind, value: object) -> Lineage:
     async with open_run(where) as run:
         return await lineage(run, LineageQuery(kind=kind, value=str(value)))
 
 
 async def test_what_comes_of_a_version_in_other_runs(where: str) -> None:
-    first, last = await _asked(where, Kind.VERSION, 1), await _asked(where, Kind.VERSION, 2)
+    first, last = await _lineage(where, Kind.VERSION, 1), await _lineage(where, Kind.VERSION, 2)
     assert first.descendants == (
         VersionRange(run=RUN, first=2, last=2),
         VersionRange(run="child", first=2, last=2),
@@ -76,14 +76,16 @@ async def test_what_comes_of_a_version_in_other_runs(where: str) -> None:
 
 async def test_what_comes_of_a_sample_in_other_runs(where: str) -> None:
     async def of(group: str) -> Sample:
-        (sample,) = (await _asked(where, Kind.SAMPLE, f"{group}-s0")).samples
+        (sample,) = (await _lineage(where, Kind.SAMPLE, f"{group}-s0")).samples
         return sample
 
     trained = (await of(BATCHES[0][0])).descendants
-    assert [(found.run, found.first) for found in trained] == [
+    assert [(descendant.run, descendant.first) for descendant in trained] == [
         (RUN, 2), ("child", 2), ("learner", 1), ("grandchild", 3)
     ]  # fmt: skip
     later = (await of(BATCHES[1][0])).descendants
-    assert [(found.run, found.first) for found in later] == [("learner", 2)], "the branch goes on from before it"
+    assert [(descendant.run, descendant.first) for descendant in later] == [("learner", 2)], (
+        "the branch continues from before it"
+    )
     dropped = (await of(BATCHES[1][-1])).descendants
     assert not dropped or BATCHES[1][-1] == BATCHES[1][0]

@@ -73,7 +73,7 @@ def test_a_mask_is_told_by_its_ranges(mask: list[int], trained: int, ranges: tup
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "file_line"),
     [
         (Source(path="s3://x/a.jsonl", line=3), "a.jsonl:3"),
         (Source(path="inbox", key="k", sender="team"), "inbox:k of team"),
@@ -81,8 +81,8 @@ def test_a_mask_is_told_by_its_ranges(mask: list[int], trained: int, ranges: tup
         (Source(path="/"), "/"),
     ],
 )
-def test_a_group_names_its_file_and_line(source: Source, told: str) -> None:
-    assert replace(group("g", []), source=source).file_line == told
+def test_a_group_names_its_file_and_line(source: Source, file_line: str) -> None:
+    assert replace(group("g", []), source=source).file_line == file_line
 
 
 def test_a_step_s_mean_is_over_its_rewards() -> None:
@@ -104,8 +104,8 @@ def test_what_comes_of_samples_is_what_comes_of_the_one_that_was_trained_first()
     late, early = (VersionRange(run="own", first=first, last=9) for first in (8, 3))
     first, second, third = samples("g", [1.0, 1.0, 1.0])
     assert answer().samples_descendants == ()
-    told = answer(first, replace(second, descendants=(late,)), replace(third, descendants=(early, late)))
-    assert told.samples_descendants == (early, late)
+    joined = answer(first, replace(second, descendants=(late,)), replace(third, descendants=(early, late)))
+    assert joined.samples_descendants == (early, late)
 
 
 def test_a_version_after_the_join_is_not_on_the_line() -> None:
@@ -114,9 +114,9 @@ def test_a_version_after_the_join_is_not_on_the_line() -> None:
         JoinedRun(run="own", where="b", parent="first", version=4),
         JoinedRun(run="odd", where="c", parent="first"),
     )
-    told = answer(runs=runs)
-    assert [told.on_line("first", version) for version in (3, 4, 5)] == [True, True, False]
-    assert told.on_line("own", 99)
+    lineage = answer(runs=runs)
+    assert [lineage.on_line("first", version) for version in (3, 4, 5)] == [True, True, False]
+    assert lineage.on_line("own", 99)
 
 
 async def _of(run: OpenedRun, kind: Kind, value: object, depth: int = 1) -> Lineage:
@@ -128,10 +128,10 @@ async def test_versions_know_the_newest_approximation_before_them() -> None:
         return TrainerRestored(version=version, trainer=trainer, checkpoint=0, optimizer=optimizer)
 
     run = await long_run(5)
-    said = [one.envelope.event for one in run.log.records]  # type: ignore[attr-defined]
-    said += [restored(1, Fidelity.APPROXIMATE), restored(3, Fidelity.APPROXIMATE), restored(4, Fidelity.EXACT)]
-    told = await _of(await opened(said, "long"), Kind.VERSION, 5, depth=0)
-    assert {one.version: one.approximate_since for one in told.versions} == {
+    events_ = [record.envelope.event for record in run.log.records]  # type: ignore[attr-defined]
+    events_ += [restored(1, Fidelity.APPROXIMATE), restored(3, Fidelity.APPROXIMATE), restored(4, Fidelity.EXACT)]
+    lineage = await _of(await opened(events_, "long"), Kind.VERSION, 5, depth=0)
+    assert {version.version: version.approximate_since for version in lineage.versions} == {
         0: None, 1: None, 2: 1, 3: 1, 4: 3, 5: 3
     }  # fmt: skip
 
@@ -140,8 +140,8 @@ async def test_versions_know_the_newest_approximation_before_them() -> None:
 async def test_it_goes_so_many_steps_back(depth: int, count: int) -> None:
     run, steps = await long_run(5), [3, 2, 1, 0][:count]
     of_version, of_step = await _of(run, Kind.VERSION, 4, depth), await _of(run, Kind.STEP, 3, depth)
-    assert [one.step for one in of_version.steps] == [one.step for one in of_step.steps] == steps
-    assert [one.version for one in of_version.versions] == [4, *steps]
+    assert [each.step for each in of_version.steps] == [each.step for each in of_step.steps] == steps
+    assert [version.version for version in of_version.versions] == [4, *steps]
     assert (of_version.ancestors, of_version.descendants) == (
         (VersionRange(run="long", first=0, last=3),), (VersionRange(run="long", first=5, last=5),)
     )  # fmt: skip
@@ -149,71 +149,79 @@ async def test_it_goes_so_many_steps_back(depth: int, count: int) -> None:
 
 
 async def test_a_beginning_comes_of_nothing() -> None:
-    told = await _of(await long_run(2), Kind.VERSION, 0)
-    assert (told.steps, told.samples, told.ancestors) == ((), (), ())
-    assert told.descendants == (VersionRange(run="long", first=1, last=2),)
+    lineage = await _of(await long_run(2), Kind.VERSION, 0)
+    assert (lineage.steps, lineage.samples, lineage.ancestors) == ((), (), ())
+    assert lineage.descendants == (VersionRange(run="long", first=1, last=2),)
 
 
 def under_way() -> list[Event]:
     """Two chunks of a first attempt, then a second one of which nothing is known but a turn's chunk."""
-    said = list(events())
-    first = next(place for place, event in enumerate(said) if isinstance(event, RolloutProgressed))
-    chunk = said[first]
+    events_ = list(events())
+    first = next(place for place, event in enumerate(events_) if isinstance(event, RolloutProgressed))
+    chunk = events_[first]
     assert isinstance(chunk, RolloutProgressed)
     later = replace(chunk, start=2, tokens=chunk.tokens, spans=(WeightSpan(2, 4, 1),))
     of_turn = replace(chunk, start=0, turn=0, spans=(WeightSpan(0, 2, 9),))
-    request = next(e for e in said if isinstance(e, RolloutRequested) and e.sample == chunk.sample)
-    return [*said[: first + 1], later, of_turn, replace(request, attempt=1, min_version=1, seed=8)]
+    request = next(e for e in events_ if isinstance(e, RolloutRequested) and e.sample == chunk.sample)
+    return [*events_[: first + 1], later, of_turn, replace(request, attempt=1, min_version=1, seed=8)]
 
 
 async def test_a_sample_that_is_asked_for_again_is_told_by_its_last_request() -> None:
-    (told,) = (await _of(await opened(under_way()), Kind.SAMPLE, "inbox-aa-s1")).samples
-    assert (told.attempts, told.asked_version, told.seed) == (2, 1, 8)
-    assert (told.spans, told.made_by, told.length) == ((WeightSpan(0, 2, 0), WeightSpan(2, 4, 1)), (0, 1), 4)
-    assert (told.reward, told.mask, told.step, told.trained_into, told.prompt) == (None, None, None, None, None)
+    (sample,) = (await _of(await opened(under_way()), Kind.SAMPLE, "inbox-aa-s1")).samples
+    assert (sample.attempts, sample.asked_version, sample.seed) == (2, 1, 8)
+    assert (sample.spans, sample.made_by, sample.length) == ((WeightSpan(0, 2, 0), WeightSpan(2, 4, 1)), (0, 1), 4)
+    assert (sample.reward, sample.mask, sample.step, sample.trained_into, sample.prompt) == (
+        None,
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 async def test_a_prompt_of_its_own_is_told() -> None:
-    said = [
+    events_ = [
         replace(event, prompt=event.tokens, prompt_text="mine")
         if isinstance(event, RolloutCompleted) and event.sample == "inbox-aa-s1"
         else event
         for event in events()
     ]
-    told = (await _of(await opened(said), Kind.GROUP, "inbox-aa")).samples
-    assert [one.prompt for one in told] == [None, "mine"]
+    samples = (await _of(await opened(events_), Kind.GROUP, "inbox-aa")).samples
+    assert [sample.prompt for sample in samples] == [None, "mine"]
 
 
 async def test_a_group_without_a_verdict_has_the_samples_that_it_may_have() -> None:
-    said = [event for event in events() if not isinstance(event, GroupAccepted) or event.group != "inbox-aa"]
-    run = await opened([event for event in said if getattr(event, "step", None) != 1])
+    events_ = [event for event in events() if not isinstance(event, GroupAccepted) or event.group != "inbox-aa"]
+    run = await opened([event for event in events_ if getattr(event, "step", None) != 1])
     settings = replace(run.settings, rollout=replace(run.settings.rollout, n_samples_per_prompt=2))
-    told = await _of(made.opened(run.log, settings), Kind.GROUP, "inbox-aa")
-    assert [one.sample for one in told.samples] == ["inbox-aa-s0", "inbox-aa-s1"]
-    assert (told.groups[0].decision, told.groups[0].step, len(told.notes)) == (None, None, 1)
+    lineage = await _of(made.opened(run.log, settings), Kind.GROUP, "inbox-aa")
+    assert [sample.sample for sample in lineage.samples] == ["inbox-aa-s0", "inbox-aa-s1"]
+    assert (lineage.groups[0].decision, lineage.groups[0].step, len(lineage.notes)) == (None, None, 1)
 
 
 @pytest.mark.parametrize(("each", "count"), [(3, 2), (1, 1)])
 async def test_an_evaluation_s_group_has_as_many_as_its_settings_say(each: int, count: int) -> None:
-    said = [
+    events_ = [
         replace(event, purpose=Purpose.EVAL, dataset="held") if isinstance(event, PromptSubmitted) else event
         for event in events()
         if not isinstance(event, GroupAccepted) and getattr(event, "step", None) is None
     ]
-    run = await opened(said)
+    run = await opened(events_)
     settings = replace(run.settings, evaluation=replace(run.settings.evaluation, n_samples_per_eval_prompt=each))
-    told = await _of(made.opened(run.log, settings), Kind.GROUP, GROUPS[0])
-    assert len(told.samples) == count, "the log has two"
+    lineage = await _of(made.opened(run.log, settings), Kind.GROUP, GROUPS[0])
+    assert len(lineage.samples) == count, "the log has two"
 
 
 async def test_a_sample_is_told_without_reading_the_others() -> None:
     run = await opened(list(events()))
     counting = Asks(run.log)
     await _of(made.opened(counting, run.settings), Kind.SAMPLE, f"{BATCHES[0][0]}-s0")
-    assert not [subject for subject in counting.asked if f"{BATCHES[0][0]}-s1" in subject]
+    assert not [subject for subject in counting.questions if f"{BATCHES[0][0]}-s1" in subject]
     white = with_algorithm(made.opened(counting, run.settings), normalize_advantages=True)
     await _of(white, Kind.SAMPLE, f"{BATCHES[0][0]}-s0")
-    assert [subject for subject in counting.asked if f"{BATCHES[0][0]}-s1" in subject], "whitening is over the batch"
+    assert [subject for subject in counting.questions if f"{BATCHES[0][0]}-s1" in subject], (
+        "whitening is over the batch"
+    )
 
 
 class Asks(Counting):
@@ -221,17 +229,17 @@ class Asks(Counting):
 
     def __init__(self, log: Any) -> None:
         super().__init__(log)
-        self.asked: list[str] = []
+        self.questions: list[str] = []
 
     async def last_of_each(self, subjects: Any) -> Any:
-        self.asked += subjects
+        self.questions += subjects
         return await super().last_of_each(subjects)
 
 
 async def test_what_was_rejected_is_noted_and_its_json_reads_back() -> None:
-    told = await _of(await opened(list(events())), Kind.SOURCE, "train.jsonl")
-    assert [note for note in told.notes if note.startswith(REJECTED)]
-    assert len(told.notes) == 1
-    assert msgspec.json.decode(to_json(told), type=Lineage) == told
-    assert [one.step for one in told.steps] == [0, 1]
-    assert {one.run for one in told.groups} == {RUN}
+    lineage = await _of(await opened(list(events())), Kind.SOURCE, "train.jsonl")
+    assert [note for note in lineage.notes if note.startswith(REJECTED)]
+    assert len(lineage.notes) == 1
+    assert msgspec.json.decode(to_json(lineage), type=Lineage) == lineage
+    assert [each.step for each in lineage.steps] == [0, 1]
+    assert {each.run for each in lineage.groups} == {RUN}

@@ -101,8 +101,8 @@ async def test_the_command_writes_what_is_asked_for(tmp_path: Path, capsys: pyte
         assert main(["lineage", where, *words]) == 0
         return capsys.readouterr().out
 
-    told = await asyncio.to_thread(run, "--sample", "inbox-aa-s1", "--format", "json")
-    answer = msgspec.json.decode(told, type=Lineage)
+    printed = await asyncio.to_thread(run, "--sample", "inbox-aa-s1", "--format", "json")
+    answer = msgspec.json.decode(printed, type=Lineage)
     assert msgspec.structs.replace(answer, runs=expected.runs) == expected
     assert lineage_text(expected).splitlines()[0] in await asyncio.to_thread(run, "--sample", "inbox-aa-s1")
     out = tmp_path / "newest.svg"

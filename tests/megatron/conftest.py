@@ -43,9 +43,9 @@ def trainer() -> Callable[..., Any]:
     @contextmanager
     def build(folder: Path, algorithm: dict[str, Any] | None = None, **settings: Any) -> Iterator[TrainerRank]:
         chosen = AlgorithmSettings(**(algorithm or {}))
-        given = settings_for(folder, **settings)
-        shown = rank_args(made.settings(trainer=given, algorithm=chosen))
-        rank = TrainerRank(given, chosen, 0, 1, rendezvous_address(), shown)
+        trainer_settings = settings_for(folder, **settings)
+        shown = rank_args(made.settings(trainer=trainer_settings, algorithm=chosen))
+        rank = TrainerRank(trainer_settings, chosen, 0, 1, rendezvous_address(), shown)
         try:
             yield rank
         finally:

@@ -1,4 +1,4 @@
-"""What a rollout step is compared with: log-probs by plain torch and transformers."""
+"""Compute the log-probs that a rollout step is compared with, by plain torch and transformers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def every_log_prob(model: Any, sample: TrainSample, temperature: float) -> Tenso
 
 
 def chosen(every: Tensor, sample: TrainSample) -> Tensor:
-    """Those of the tokens that the sample has, [response]."""
+    """Return the log-probs of the sample's own tokens, [response]."""
     return every.gather(1, torch.from_numpy(sample.tokens).long()[-sample.response_length :, None])[:, 0]
 
 

@@ -1,4 +1,4 @@
-"""What each process of `test_parallel` runs: a trainer in two ranks, once data and once tensor parallel."""
+"""Run in each process of `test_parallel`: a trainer in two ranks, once data and once tensor parallel."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def run(model: Path, out: Path, kind: str, case: str, rank: int, world_size: int
     if world_size > 1 and case != "grpo":  # compared with logits of all rows at once
         parallel = parallel | {"log_probs_chunk_size": 6}
     parallel = parallel | ({"opd_teacher_load": str(model)} if "use_opd" in algorithm else {})
-    given = settings_for(model, **settings, **parallel)
+    trainer_settings = settings_for(model, **settings, **parallel)
     # Reference and teacher exchange weights with the policy, as on a GPU. One rank alone has a model for each.
     with patch.object(rank_module, "waits_on_host", lambda: case.endswith("on the host") and world_size > 1):
-        trainer = TrainerRank(given, AlgorithmSettings(**algorithm), rank, world_size, master)
+        trainer = TrainerRank(trainer_settings, AlgorithmSettings(**algorithm), rank, world_size, master)
     results = []
     for step in range(STEPS):
         dump = f"{out}/{kind}-{case}-{world_size}.pt" if step == 0 else None
@@ -108,14 +108,14 @@ def write_shares(trainer: TrainerRank, folder: Path) -> dict[str, Any]:
 def main() -> None:
     """`model out rank`: every kind and case."""
     torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(280, exit=True)  # a rank that waits for ever says where
+    faulthandler.dump_traceback_later(280, exit=True)  # a rank that hangs prints where
     model, out, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    found = {}
+    digests = {}
     for kind in PARALLEL:
         for case in ALGORITHMS:
             master = agree(out / f"{kind}-{case}.master", rank)
-            found[f"{kind}-{case}"] = run(model, out, kind, case, rank, 2, master)
-    (out / f"rank{rank}.json").write_text(json.dumps(found))
+            digests[f"{kind}-{case}"] = run(model, out, kind, case, rank, 2, master)
+    (out / f"rank{rank}.json").write_text(json.dumps(digests))
 
 
 def agree(path: Path, rank: int) -> str:

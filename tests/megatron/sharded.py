@@ -1,6 +1,4 @@
-"""What each process of `test_sharded_state` runs: a trainer in two ranks, with all of the optimizer's state on each and
-with a part of it.
-"""
+"""Run in each process of `test_sharded_state`: a trainer in two ranks, with the optimizer's state whole or in parts."""
 
 from __future__ import annotations
 
@@ -39,30 +37,30 @@ def weights_of(rank: TrainerRank) -> str:
 
 
 def state_bytes(rank: TrainerRank) -> int:
-    """Of moments and step counts."""
+    """Return the bytes of moments and step counts."""
     states = rank.trainee.optimizer.optimizer.state.values()
     return sum(tensor.nbytes for state in states for tensor in state.values())
 
 
 def run(model: Path, out: Path, case: str, kind: str, rank: int, world: int, master: str) -> dict[str, Any]:
-    """Train three steps, with a checkpoint before the last, and that step again from every checkpoint there is. What
-    came of it by what it went on from, "" for nothing.
+    """Train three steps, with a checkpoint before the last, and that step again from every checkpoint. Return each
+    result by the checkpoint that it started from, "" for none.
     """
     megatron = {"use_distributed_optimizer": True} if SHARED[kind] else {}
-    given = {name: value for name, value in CASES[case].items() if world > 1 or "parallel" not in name}
-    trainer = TrainerRank(settings_for(model, megatron=megatron, **given), AlgorithmSettings(), rank, world, master)
-    found: dict[str, Any] = {"norms": []}
+    settings = {name: value for name, value in CASES[case].items() if world > 1 or "parallel" not in name}
+    trainer = TrainerRank(settings_for(model, megatron=megatron, **settings), AlgorithmSettings(), rank, world, master)
+    results: dict[str, Any] = {"norms": []}
     saved = f"{case}-{kind}-{world}"
     for step in range(STEPS):
         if step == STEPS - 1:
-            found["at"] = weights_of(trainer), trainer.optimizer_digest()
+            results["at"] = weights_of(trainer), trainer.optimizer_digest()
             (trainer.begin_checkpoint if SHARED[kind] else trainer.save_checkpoint)(out / saved)
         result = trainer.train(make_batch(step, zero=True))
-        found["norms"].append(result.metrics["grad_norm"])
+        results["norms"].append(result.metrics["grad_norm"])
     if SHARED[kind]:
-        found["saved"] = trainer.finish_checkpoint(wait=True).state.value
-    found["end"] = weights_of(trainer), result.optimizer_digest
-    found["state"] = state_bytes(trainer)
+        results["saved"] = trainer.finish_checkpoint(wait=True).state.value
+    results["end"] = weights_of(trainer), result.optimizer_digest
+    results["state"] = state_bytes(trainer)
     weights = {name: tensor.clone() for name, tensor in trainer.export_weights()}
     if rank == 0:
         save_file(weights, out / f"{saved}.safetensors")
@@ -70,16 +68,16 @@ def run(model: Path, out: Path, case: str, kind: str, rank: int, world: int, mas
         trainer.load_checkpoint(folder)
         loaded = weights_of(trainer), trainer.optimizer_digest()
         again = trainer.train(make_batch(STEPS - 1, zero=True)).optimizer_digest
-        found[folder.name] = [loaded, (weights_of(trainer), again)]
+        results[folder.name] = [loaded, (weights_of(trainer), again)]
     trainer.load_weights(model)  # as a recovery does, with moments as they are
-    found["followed"] = weights_of(trainer), trainer.optimizer_digest()
-    found["failed"] = fail(trainer, out / f"{saved}-failed") if world > 1 else ""
+    results["followed"] = weights_of(trainer), trainer.optimizer_digest()
+    results["failed"] = fail(trainer, out / f"{saved}-failed") if world > 1 else ""
     trainer.close()
-    return found
+    return results
 
 
 def fail(trainer: TrainerRank, folder: Path) -> str:
-    """A checkpoint that rank 1 alone cannot write; what came of it."""
+    """Save a checkpoint that rank 1 alone cannot write; return the result."""
     write = FileSystemWriter.write_data
 
     def full(*args: Any) -> None:
@@ -98,14 +96,14 @@ def fail(trainer: TrainerRank, folder: Path) -> str:
 def main() -> None:
     """`model out rank`: every case and kind."""
     torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(280, exit=True)  # a rank that waits for ever says where
+    faulthandler.dump_traceback_later(280, exit=True)  # a rank that hangs prints where
     model, out, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    found = {}
+    results = {}
     for case in CASES:
         for kind in SHARED:
             name = f"{case}-{kind}"
-            found[name] = run(model, out, case, kind, rank, 2, agree(out / f"{name}.master", rank))
-    (out / f"rank{rank}.json").write_text(json.dumps(found))
+            results[name] = run(model, out, case, kind, rank, 2, agree(out / f"{name}.master", rank))
+    (out / f"rank{rank}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -56,13 +56,13 @@ def test_a_disagreeing_flag_is_named_with_both_values() -> None:
 
 
 def test_flags_go_to_every_object_with_that_field() -> None:
-    given = {
+    flags_ = {
         "use_distributed_optimizer": True,
         "sgd_momentum": 0.5,
         "apply_rope_fusion": False,
         "attention_backend": "flash",
     }
-    flags = sort_flags(given, architecture_of(QWEN3_4B), cpu=False)
+    flags = sort_flags(flags_, architecture_of(QWEN3_4B), cpu=False)
     assert flags.optimizer == {"use_distributed_optimizer": True, "sgd_momentum": 0.5}
     assert flags.distributed == {"use_distributed_optimizer": True}
     assert flags.transformer["apply_rope_fusion"] is False
@@ -70,8 +70,8 @@ def test_flags_go_to_every_object_with_that_field() -> None:
 
 
 def test_cuda_flags_are_left_out_on_the_cpu_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    given = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    assert sort_flags(given, architecture_of(QWEN3_4B), cpu=True).transformer == {}
+    flags_ = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    assert sort_flags(flags_, architecture_of(QWEN3_4B), cpu=True).transformer == {}
     assert "recompute_granularity" in caplog.text
 
 
@@ -106,8 +106,8 @@ def test_a_folder_without_config_is_named(tmp_path: Path) -> None:
 
 
 def test_an_optimizer_whose_weights_could_not_follow_is_refused_at_the_start() -> None:
-    given, architecture = {"use_precision_aware_optimizer": True}, architecture_of(QWEN3_4B)
+    flags_, architecture = {"use_precision_aware_optimizer": True}, architecture_of(QWEN3_4B)
     with pytest.raises(InvalidValue, match="use-precision-aware-optimizer"):
-        sort_flags(given, architecture, cpu=False)
-    assert sort_flags(given, architecture, cpu=True).optimizer == {}
+        sort_flags(flags_, architecture, cpu=False)
+    assert sort_flags(flags_, architecture, cpu=True).optimizer == {}
     assert sort_flags({"use_precision_aware_optimizer": False}, architecture, cpu=False).optimizer

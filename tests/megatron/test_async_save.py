@@ -46,7 +46,7 @@ def test_it_holds_what_there_was_when_it_began(
         assert rank.finish_checkpoint(wait=False).state is SaveState.WRITING
         after = rank.train(make_batch(1)).optimizer_digest
         assert not is_checkpoint(folder)
-        assert not folder.exists(), "whoever crashes now leaves nothing that is taken for a checkpoint"
+        assert not folder.exists(), "a crash at this point leaves nothing that looks like a checkpoint"
         with pytest.raises(CheckpointMismatch):
             rank.load_checkpoint(folder)
         with pytest.raises(TrainerError):
@@ -70,7 +70,9 @@ def test_one_that_cannot_be_written_is_given_up_and_the_next_one_is_tried(
     with trainer(tiny) as rank:
         with monkeypatch.context() as patched:
             if part == "name":
-                patched.setattr(os, "rename", lambda one, other: (full if other == folder else rename)(one, other))
+                patched.setattr(
+                    os, "rename", lambda source, other: (full if other == folder else rename)(source, other)
+                )
             else:
                 patched.setattr(FileSystemWriter, {"data": "write_data", "metadata": "finish"}[part], full)
             rank.begin_checkpoint(folder)

@@ -33,7 +33,7 @@ def graded(step: int = 0) -> TrainBatch:
     """Rewards as graded, as they are sealed for PPO."""
     batch = make_batch(step)
     return dataclasses.replace(
-        batch, samples=tuple(dataclasses.replace(one, reward=one.raw_reward) for one in batch.samples)
+        batch, samples=tuple(dataclasses.replace(sample, reward=sample.raw_reward) for sample in batch.samples)
     )
 
 
@@ -60,18 +60,18 @@ def test_a_step_equals_plain_torch(more: dict[str, Any], tiny: Path, tmp_path: P
         metrics = rank.train(batch, path).metrics
         critic = rank.trainee.critic
         table = critic.model.module.embedding.word_embeddings.weight
-        found = [parameter.main_grad.clone() for parameter in (head.weight, head.bias, table)]
+        gradients = [parameter.main_grad.clone() for parameter in (head.weight, head.bias, table)]
     model = AutoModelForCausalLM.from_pretrained(tiny)
     reference = AutoModelForCausalLM.from_pretrained(tmp_path / "reference")
     values = [values_of(model, weight, bias, sample) for sample in batch.samples]
-    settings, masks = AlgorithmSettings(**algorithm), [torch.from_numpy(one.loss_mask) for one in batch.samples]
+    settings, masks = AlgorithmSettings(**algorithm), [torch.from_numpy(sample.loss_mask) for sample in batch.samples]
     advantages, returns = compute_advantages(
         torch.tensor([sample.reward for sample in batch.samples]),
         [log_probs_of(model, sample, 0.7).detach() for sample in batch.samples],
         [log_probs_of(reference, sample, 0.7).detach() for sample in batch.samples],
         masks,
         settings,
-        values=[one.detach() for one in values],
+        values=[value.detach() for value in values],
     )
     total, trained = torch.zeros(()), sum(int(mask.sum()) for mask in masks)
     for value, target, mask in zip(values, returns, masks, strict=True):
@@ -80,14 +80,14 @@ def test_a_step_equals_plain_torch(more: dict[str, Any], tiny: Path, tmp_path: P
     loss = total / (trained if settings.calculate_per_token_loss else len(batch.samples))
     loss.backward()
     expected = [weight.grad, bias.grad, model.get_input_embeddings().weight.grad]
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(gradients, expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
     assert metrics["value_loss"] == pytest.approx(loss.item(), rel=1e-4)
     assert metrics["value_clipfrac"] == 0.0, "one update sees the values that it is clipped around"
     dumped = torch.load(path, weights_only=True)["samples"]
-    for one, *parts in zip(dumped, advantages, values, returns, strict=True):
+    for dump, *parts in zip(dumped, advantages, values, returns, strict=True):
         for name, part in zip(("advantages", "values", "returns"), parts, strict=True):
-            torch.testing.assert_close(one[name], part.detach(), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(dump[name], part.detach(), atol=1e-4, rtol=1e-4)
 
 
 def test_several_optimizer_steps_clip_around_the_values_before_the_first(tiny: Path, trainer: Trainer) -> None:
@@ -110,8 +110,8 @@ def test_its_settings_default_to_the_policys(tiny: Path, trainer: Trainer) -> No
     assert (first["lr"], first["critic_lr"]) == (2e-4, 2e-4)
     with trainer(tiny, PPO, lr=2e-4, critic_lr=1e-3, critic_lr_warmup_iters=2) as rank:
         rates = [rank.train(graded(step)).metrics for step in range(3)]
-    assert [one["critic_lr"] for one in rates] == pytest.approx([0.0, 5e-4, 1e-3])
-    assert {one["lr"] for one in rates} == {2e-4}
+    assert [rate["critic_lr"] for rate in rates] == pytest.approx([0.0, 5e-4, 1e-3])
+    assert {rate["lr"] for rate in rates} == {2e-4}
 
 
 def state(result: StepResult) -> tuple[str, str]:
@@ -122,8 +122,8 @@ def state(result: StepResult) -> tuple[str, str]:
 def test_a_checkpoint_holds_the_critic_bit_for_bit(
     kind: dict[str, Any], tiny: Path, tmp_path: Path, trainer: Trainer
 ) -> None:
-    folder, given = tmp_path / "checkpoint", SCHEDULE | kind
-    with trainer(tiny, PPO, **given) as rank:
+    folder, settings = tmp_path / "checkpoint", SCHEDULE | kind
+    with trainer(tiny, PPO, **settings) as rank:
         before = rank.critic_digest()
         rank.train(graded(0))
         rank.save_checkpoint(folder)
@@ -131,7 +131,7 @@ def test_a_checkpoint_holds_the_critic_bit_for_bit(
         last = weights(rank)
         rank.reset()
         assert rank.critic_digest() == before, "the head is drawn by the seed"
-    with trainer(tiny, PPO, load=str(folder), **given) as rank:
+    with trainer(tiny, PPO, load=str(folder), **settings) as rank:
         assert [state(rank.train(graded(step))) for step in (1, 2)] == through
         assert weights(rank) == last
     assert len({critic for _, critic in through} | {before}) == 3

@@ -140,18 +140,18 @@ class _OfTwo(_Alone):
 
 def test_figures_of_all_ranks_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums over ranks by what they are means over; the largest difference and the slowest rank's seconds."""
-    said: list[object] = []
+    gathered: list[object] = []
 
     def gather(everyone: list[object], mine: object, group: object) -> None:
-        said.append(mine)
-        everyone[:] = [*said, *said][:2]
+        gathered.append(mine)
+        everyone[:] = [*gathered, *gathered][:2]
 
     monkeypatch.setattr(dist, "all_gather_object", gather)
     for loss, kl, weight, apart, seconds in ((4.0, 3.0, 1.0, 2.0, 3.0), (2.0, 6.0, 2.0, 0.5, 1.0)):
         metrics = StepMetrics()
         metrics.add({"loss": torch.tensor(loss), "kl_loss": torch.tensor(kl)}, weight)
-        one, fresh = torch.ones(1, dtype=torch.int8), torch.ones(1, dtype=torch.bool)
-        metrics.add_difference(torch.tensor([apart]), torch.zeros(1), one, fresh)
+        mask, fresh = torch.ones(1, dtype=torch.int8), torch.ones(1, dtype=torch.bool)
+        metrics.add_difference(torch.tensor([apart]), torch.zeros(1), mask, fresh)
         metrics.counts["samples_passed"] = weight
         metrics.seconds["gradients"] = seconds
         means = metrics.means(6.0, _as_group(_OfTwo()))
@@ -209,7 +209,7 @@ def test_a_sealed_sample_with_a_foreign_id_is_not_trained_on() -> None:
     bad = dataclasses.replace(first, tokens=np.where(np.arange(first.total_length) == 0, 264, first.tokens))
     negative = dataclasses.replace(second, tokens=np.where(np.arange(second.total_length) == 1, -1, second.tokens))
     checked = checked_batch(dataclasses.replace(batch, samples=(bad, negative, third)), 264)
-    assert [bool(one.loss_mask.any()) for one in checked.samples] == [False, False, True]
-    assert all(0 <= int(one.tokens.min()) <= int(one.tokens.max()) < 264 for one in checked.samples)
-    assert [len(one.tokens) for one in checked.samples] == [one.total_length for one in batch.samples]
+    assert [bool(sample.loss_mask.any()) for sample in checked.samples] == [False, False, True]
+    assert all(0 <= int(sample.tokens.min()) <= int(sample.tokens.max()) < 264 for sample in checked.samples)
+    assert [len(sample.tokens) for sample in checked.samples] == [sample.total_length for sample in batch.samples]
     assert checked.samples[2] is third

@@ -1,4 +1,4 @@
-"""Where a rank trains: never on the CPU of a machine with GPUs that nobody has hidden."""
+"""Test where a rank trains: never on the CPU of a machine with GPUs that nobody has hidden."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def stepped(*, main_weights: bool = False) -> SimpleNamespace:
 
 
 def digest(optimizer: SimpleNamespace) -> str:
-    """As one rank has it."""
+    """Return the digest that one rank computes."""
     alone = cast(dist.ProcessGroup, SimpleNamespace(size=lambda: 1, rank=lambda: 0))
     place = Place(0, 1, torch.device("cpu"), tensor=alone, data=alone)
     return optimizer_digest(optimizer, torch.nn.Module(), None, place)  # type: ignore[arg-type]
@@ -37,18 +37,18 @@ def digest(optimizer: SimpleNamespace) -> str:
 
 def state(optimizer: SimpleNamespace, group: int, index: int) -> dict[str, torch.Tensor]:
     adam = optimizer.chained_optimizers[0].optimizer
-    found: dict[str, torch.Tensor] = adam.state[adam.param_groups[group]["params"][index]]
-    return found
+    state_of_parameter: dict[str, torch.Tensor] = adam.state[adam.param_groups[group]["params"][index]]
+    return state_of_parameter
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda one: state(one, 0, 0)["exp_avg"].add_(1e-6),
-        lambda one: state(one, 0, 1)["exp_avg"].add_(1e-6),
-        lambda one: state(one, 1, 0)["exp_avg"].add_(1e-6),
-        lambda one: state(one, 0, 0)["exp_avg_sq"].add_(1e-6),
-        lambda one: state(one, 1, 0)["step"].add_(1),
+        lambda adam: state(adam, 0, 0)["exp_avg"].add_(1e-6),
+        lambda adam: state(adam, 0, 1)["exp_avg"].add_(1e-6),
+        lambda adam: state(adam, 1, 0)["exp_avg"].add_(1e-6),
+        lambda adam: state(adam, 0, 0)["exp_avg_sq"].add_(1e-6),
+        lambda adam: state(adam, 1, 0)["step"].add_(1),
     ],
 )
 def test_any_change_of_it_is_another_digest(change: Callable[[SimpleNamespace], object]) -> None:
@@ -59,7 +59,7 @@ def test_any_change_of_it_is_another_digest(change: Callable[[SimpleNamespace], 
 
 @pytest.mark.parametrize("main_weights", [False, True])
 def test_main_weights_are_part_of_it_where_the_model_has_others(main_weights: bool) -> None:
-    """Where it has none the parameters are the weights, which have a digest of their own."""
+    """Leave main weights out if the model has none: its parameters are the weights, with a digest of their own."""
     changed = stepped(main_weights=main_weights)
     with torch.no_grad():
         changed.chained_optimizers[0].optimizer.param_groups[1]["params"][0].add_(1.0)

@@ -26,7 +26,7 @@ TEMPERATURE, COEF = 0.7, 0.3
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of another size than the student, and of another family."""
+    """Build a teacher of another size than the student, and of another family."""
     folder = tmp_path_factory.mktemp("teacher")
     make_model(folder, "llama", tied=False, seed=3, hidden_size=48, num_hidden_layers=3)
     return folder
@@ -41,7 +41,7 @@ def expected(batch: TrainBatch, student: list[Tensor], teacher: list[Tensor], *,
     if not whiten:
         return rows
     trained = torch.cat(
-        [row[torch.from_numpy(one.loss_mask) != 0] for row, one in zip(rows, batch.samples, strict=True)]
+        [row[torch.from_numpy(sample.loss_mask) != 0] for row, sample in zip(rows, batch.samples, strict=True)]
     )
     return [(row - trained.mean()) / (trained.var(unbiased=True) + 1e-8).sqrt() for row in rows]
 
@@ -74,19 +74,19 @@ def test_advantages_are_held_to_the_teacher(
 
 
 def test_recorded_log_probs_are_a_teacher_too(tiny: Path, teacher: Path, trainer: Trainer) -> None:
-    """The same numbers from a grader's event make the same weights, up to rounding of the two ways to them."""
+    """Get the same weights from the numbers of a grader's event, up to rounding of the two ways."""
     batch = make_batch()
-    asked = log_probs(teacher, batch)
-    given = [
-        dataclasses.replace(sample, teacher_log_probs=one.float().numpy())
-        for sample, one in zip(batch.samples, asked, strict=True)
+    teacher_log_probs = log_probs(teacher, batch)
+    samples = [
+        dataclasses.replace(sample, teacher_log_probs=row.float().numpy())
+        for sample, row in zip(batch.samples, teacher_log_probs, strict=True)
     ]
     sglang = {"use_opd": True, "opd_type": "sglang", "opd_kl_coef": COEF}
     with trainer(tiny, sglang) as rank:
-        result = rank.train(dataclasses.replace(batch, samples=tuple(given)))
+        result = rank.train(dataclasses.replace(batch, samples=tuple(samples)))
         recorded = rank.trainee.model.module.embedding.word_embeddings.weight.main_grad.clone()
         assert result.models == {}
-        lacking = (*given[:3], batch.samples[3], *given[4:])
+        lacking = (*samples[:3], batch.samples[3], *samples[4:])
         with pytest.raises(TrainerError, match=batch.samples[3].sample):
             rank.train(dataclasses.replace(batch, samples=lacking))
     with trainer(tiny, sglang | {"opd_type": "megatron"}, opd_teacher_load=str(teacher)) as rank:
@@ -130,7 +130,7 @@ def test_a_teacher_has_the_student_s_tokens(tmp_path: Path) -> None:
 
 
 def test_tokens_that_the_teacher_lacks_are_refused(tiny: Path, tmp_path: Path, trainer: Trainer) -> None:
-    """Where no tokenizer says so before: the ids of a sample do."""
+    """Refuse tokens by the ids of a sample if no tokenizer refused them before."""
     make_model(tmp_path / "small", vocab_size=40)
     algorithm = {"use_opd": True, "opd_type": "megatron"}
     with (

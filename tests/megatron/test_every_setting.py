@@ -1,4 +1,4 @@
-"""Every setting of the algorithm changes what a rank trains, or is measured, or is said to have no effect."""
+"""Every setting of the algorithm changes what a rank trains, or is measured, or has a note that it has no effect."""
 
 from __future__ import annotations
 
@@ -143,13 +143,13 @@ def trained(tiny: Path, other: Path, trainer: Trainer) -> Callable[[Given], tupl
 KNOWN: dict[str, tuple[str, dict[str, float]]] = {}
 
 
-def sentences(given: Given) -> list[str]:
-    settings, notes = derive(made.settings(algorithm=given))
+def sentences(algorithm: Given) -> list[str]:
+    settings, notes = derive(made.settings(algorithm=algorithm))
     return [note for note in (*notes, *without_effect(settings, registered())) if "no effect" in note]
 
 
-def about(name: str, given: Given) -> list[str]:
-    return [note for note in sentences(given) if name in note.partition(" ha")[0].split(", ")]
+def about(name: str, algorithm: Given) -> list[str]:
+    return [note for note in sentences(algorithm) if name in note.partition(" ha")[0].split(", ")]
 
 
 def test_no_setting_is_left_out() -> None:
@@ -175,8 +175,8 @@ def test_it_is_measured(name: str, trained: Callable[[Given], tuple[str, dict[st
     assert MEASURED[name] not in before
 
 
-def normalised(given: Given) -> list[float]:
-    return normalize_rewards([0.0, 1.0, 1.0], [3], AlgorithmSettings(**given))
+def normalised(algorithm: Given) -> list[float]:
+    return normalize_rewards([0.0, 1.0, 1.0], [3], AlgorithmSettings(**algorithm))
 
 
 @pytest.mark.parametrize("name", SEALED)
@@ -202,10 +202,10 @@ def test_it_is_said_to_leave_rewards_as_they_are_and_does(name: str, value: Any,
 
 def test_what_was_derived_was_not_given_and_a_user_s_function_may_read_all() -> None:
     settings = TrainSettings()
-    one = replace(settings, rollout=replace(settings.rollout, n_samples_per_prompt=1))
-    supervised = replace(one, algorithm=AlgorithmSettings(loss_type="sft_loss", eps_clip=0.2))
-    for given in (settings, one, supervised):
-        assert list(without_effect(derive(given)[0], registered())) == []
+    single = replace(settings, rollout=replace(settings.rollout, n_samples_per_prompt=1))
+    supervised = replace(single, algorithm=AlgorithmSettings(loss_type="sft_loss", eps_clip=0.2))
+    for case in (settings, single, supervised):
+        assert list(without_effect(derive(case)[0], registered())) == []
     assert sentences({"loss_type": "custom_loss", "custom_loss_function_path": "a.b", "gamma": 0.5, "kl_coef": 1}) == []
     own = {"custom_advantage_function_path": "a.b", "gamma": 0.5, "lambd": 0.5, "kl_coef": 1.0}
     assert sentences(own) == []

@@ -53,7 +53,7 @@ def raising(error: Exception) -> Callable[..., Any]:
 
 
 async def started(rank: Any, monkeypatch: pytest.MonkeyPatch, **trainer: Any) -> RayRanks:
-    """One rank, `rank` in the place of Megatron's."""
+    """Start one rank, with `rank` instead of Megatron's."""
     monkeypatch.setattr(ray_ranks, "rank_class", lambda: lambda *_: rank)
     settings = TrainSettings()
     together = RayRanks([])

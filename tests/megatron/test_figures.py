@@ -1,4 +1,4 @@
-"""What a step says of itself: of several optimizer steps, of rollouts of several samples, of recorded ones."""
+"""Test the figures of a step: of several optimizer steps, of rollouts of several samples, of recorded ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def batch_of(samples: Sequence[TrainSample]) -> TrainBatch:
 def test_several_optimizer_steps_are_told_of_as_one(tiny: Path, trainer: Trainer) -> None:
     """The norm is the mean, and what fills no step is left out of every figure but its own."""
     samples = list(make_batch().samples[:5])
-    samples[2:4] = (dataclasses.replace(one, reward=3 * one.reward) for one in samples[2:4])
+    samples[2:4] = (dataclasses.replace(sample, reward=3 * sample.reward) for sample in samples[2:4])
     norms = []
     for some in (samples[:2], samples[2:4]):
         with trainer(tiny, lr=0.0) as rank:
@@ -61,7 +61,7 @@ def test_where_the_engine_s_log_probs_are_the_old_ones_its_distance_is_that_befo
 def test_samples_of_one_rollout_weigh_as_much_as_one(tiny: Path, trainer: Trainer) -> None:
     """In the loss, and in the means of what was passed."""
     samples = list(make_batch(groups=1, samples=4).samples)
-    samples[1:3] = (dataclasses.replace(one, rollout=samples[0].rollout) for one in samples[1:3])
+    samples[1:3] = (dataclasses.replace(sample, rollout=samples[0].rollout) for sample in samples[1:3])
     with trainer(tiny, {"entropy_coef": 0.1}, lr=0.0) as rank:
         metrics = rank.train(batch_of(samples)).metrics
     model = AutoModelForCausalLM.from_pretrained(tiny)
@@ -81,7 +81,7 @@ def test_samples_of_one_rollout_weigh_as_much_as_one(tiny: Path, trainer: Traine
 
 def test_recorded_rollouts_are_weighed_by_the_trainer_over_the_engine(tiny: Path, trainer: Trainer) -> None:
     samples = list(make_batch().samples)
-    samples[:3] = (dataclasses.replace(one, reused=True) for one in samples[:3])
+    samples[:3] = (dataclasses.replace(sample, reused=True) for sample in samples[:3])
     model = AutoModelForCausalLM.from_pretrained(tiny)
     ratio = torch.cat([to_engine(model, sample).exp() for sample in samples[:3]])
     middle = ratio.median().item()
@@ -95,7 +95,7 @@ def test_recorded_rollouts_are_weighed_by_the_trainer_over_the_engine(tiny: Path
 
 
 def test_a_sample_that_was_begun_under_older_weights_is_not_fresh(tiny: Path, trainer: Trainer) -> None:
-    stale = [dataclasses.replace(one, oldest_version=2, newest_version=3) for one in make_batch(3).samples]
+    stale = [dataclasses.replace(sample, oldest_version=2, newest_version=3) for sample in make_batch(3).samples]
     with trainer(tiny) as rank:
         assert "logprob_agreement_max" not in rank.train(TrainBatch(step=3, samples=tuple(stale))).metrics
 

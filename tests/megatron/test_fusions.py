@@ -118,7 +118,7 @@ class Outcome:
         log_probs = torch.cat(parts)
         log_probs.sum().backward()
         self.tokens, self.kept = batch.token_ids.numel(), sum(kept.values())
-        self.values = [log_probs.detach(), *(one.main_grad.clone() for one in trainee.model.parameters())]
+        self.values = [log_probs.detach(), *(parameter.main_grad.clone() for parameter in trainee.model.parameters())]
 
     def is_near(self, other: Outcome) -> None:
         for mine, theirs in zip(self.values, other.values, strict=True):
@@ -139,7 +139,9 @@ def without(tiny: Path, trainer: Trainer) -> Outcome:
 
 
 def test_fused_swiglu_is_the_same_and_keeps_less(tiny: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of five parts as wide as an MLP two are not kept: what silu gives, and a copy of what it is multiplied with."""
+    """Keep three of five tensors as wide as an MLP: neither what silu returns nor a copy of what it is
+    multiplied with.
+    """
     fused, plain = with_fusion("bias_activation_fusion", tiny, trainer, monkeypatch), without(tiny, trainer)
     fused.is_near(plain)
     architecture = read_architecture(tiny)
@@ -148,7 +150,7 @@ def test_fused_swiglu_is_the_same_and_keeps_less(tiny: Path, trainer: Trainer, m
 
 
 def test_fused_weight_gradients_are_the_same(tiny: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With Apex's kernel written apart, and a weight that is embedding and output layer."""
+    """Use a separate copy of Apex's kernel, and a weight that is embedding and output layer."""
     calls: list[torch.Size] = []
 
     def accumulate(seen: Tensor, grad: Tensor, main_grad: Tensor) -> None:
@@ -164,7 +166,7 @@ def test_fused_weight_gradients_are_the_same(tiny: Path, trainer: Trainer, monke
 
 
 def test_fused_rope_is_the_same(tiny: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With Transformer Engine's kernel written apart: each token turned by its place in its sequence."""
+    """Use a separate copy of Transformer Engine's kernel: each token turned by its place in its sequence."""
     calls: list[int] = []
 
     def turn(t: Tensor, cu_seqlens: Tensor, freqs: Tensor, cp_size: int, cp_rank: int) -> Tensor:

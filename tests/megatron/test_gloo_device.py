@@ -22,9 +22,11 @@ print(*{each.laddr.ip for each in psutil.Process().net_connections() if each.sta
 
 
 def _interfaces() -> list[tuple[str, str]]:
-    """With an IPv4 address each."""
+    """Return two interfaces with an IPv4 address each."""
     addresses = psutil.net_if_addrs().items()
-    return [(name, one.address) for name, some in addresses for one in some if one.family.name == "AF_INET"][:2]
+    return [
+        (name, address.address) for name, some in addresses for address in some if address.family.name == "AF_INET"
+    ][:2]
 
 
 @pytest.mark.parametrize(("interface", "address"), _interfaces())

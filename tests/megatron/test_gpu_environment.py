@@ -1,4 +1,4 @@
-"""What a rank on CUDA sets in its environment, before its device is used."""
+"""Test what a rank on CUDA sets in its environment before it uses its device."""
 
 from __future__ import annotations
 

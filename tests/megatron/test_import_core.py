@@ -1,4 +1,4 @@
-"""What a trainer's process imports with Megatron, and leaves behind when it is killed."""
+"""Test what a trainer's process imports with Megatron, and leaves behind when it is killed."""
 
 from __future__ import annotations
 

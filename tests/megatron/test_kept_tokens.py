@@ -1,4 +1,4 @@
-"""What top-p and top-k left of the vocabulary: as bytes, and in the trainer's log-probs."""
+"""Test the tokens left by top-p and top-k: as bytes, and in the trainer's log-probs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Trainer = Callable[..., Any]
 
 @given(st.lists(st.sets(st.integers(0, 2**31 - 1), max_size=6), max_size=8))
 def test_kept_ids_come_back_from_their_bytes(kept: list[set[int]]) -> None:
-    counts = np.array([len(one) for one in kept], np.int32)
-    ids = np.array([token for one in kept for token in sorted(one)], np.int32)
+    counts = np.array([len(ids_) for ids_ in kept], np.int32)
+    ids = np.array([token for ids_ in kept for token in sorted(ids_)], np.int32)
     back = unpack_kept(pack_kept(counts, ids), len(kept))
     assert [part.tolist() for part in back] == [counts.tolist(), ids.tolist()]
 
@@ -40,23 +40,23 @@ def narrowed(folder: Path, batch: TrainBatch, most: int) -> tuple[TrainBatch, li
     chunks; and the log-probs of that engine.
     """
     model, samples, expected = AutoModelForCausalLM.from_pretrained(folder), [], []
-    for one in batch.samples:
-        every = every_log_prob(model, one, 1.0).detach()
-        targets = torch.from_numpy(one.tokens[-one.response_length :]).long()
+    for sample in batch.samples:
+        every = every_log_prob(model, sample, 1.0).detach()
+        targets = torch.from_numpy(sample.tokens[-sample.response_length :]).long()
         stays = torch.zeros_like(every, dtype=torch.bool).scatter_(1, every.topk(most).indices, True)
         stays[torch.arange(len(targets)), targets] = True
-        log_probs = chosen(every.masked_fill(~stays, -torch.inf).log_softmax(-1), one)
-        half = one.response_length // 2
+        log_probs = chosen(every.masked_fill(~stays, -torch.inf).log_softmax(-1), sample)
+        half = sample.response_length // 2
         parts = [
             KeptTokens(
                 begin,
                 pack_kept(stays[begin:end].sum(1).numpy(), stays[begin:end].nonzero()[:, 1].numpy()),
                 log_probs[begin:end].numpy(),
             )
-            for begin, end in ((0, half), (half, one.response_length))
+            for begin, end in ((0, half), (half, sample.response_length))
             if end > begin
         ]
-        samples.append(dataclasses.replace(one, kept=tuple(parts), rollout_log_probs=log_probs.numpy()))
+        samples.append(dataclasses.replace(sample, kept=tuple(parts), rollout_log_probs=log_probs.numpy()))
         expected.append(log_probs)
     return dataclasses.replace(batch, samples=tuple(samples)), expected
 
@@ -68,7 +68,7 @@ def test_ratios_are_over_what_tokens_were_drawn_from(most: int, tiny: Path, trai
         metrics = rank.train(batch).metrics
     assert metrics["train_rollout_logprob_abs_diff"] == pytest.approx(0.0, abs=1e-5)
     assert np.isfinite(metrics["grad_norm"])
-    whole = dataclasses.replace(batch, samples=tuple(dataclasses.replace(one, kept=()) for one in batch.samples))
+    whole = dataclasses.replace(batch, samples=tuple(dataclasses.replace(sample, kept=()) for sample in batch.samples))
     with trainer(tiny) as rank:
         assert rank.train(whole).metrics["train_rollout_logprob_abs_diff"] > 0.3
 
@@ -76,21 +76,21 @@ def test_ratios_are_over_what_tokens_were_drawn_from(most: int, tiny: Path, trai
 def test_the_gradient_is_that_of_the_narrowed_distribution(tiny: Path, trainer: Trainer) -> None:
     batch, _ = narrowed(tiny, make_batch(), 5)
     # Every other sample was drawn of the whole vocabulary.
-    mixed = tuple(one if n % 2 else dataclasses.replace(one, kept=()) for n, one in enumerate(batch.samples))
+    mixed = tuple(sample if n % 2 else dataclasses.replace(sample, kept=()) for n, sample in enumerate(batch.samples))
     algorithm = {"loss_type": "sft_loss", "compute_advantages_and_returns": False}
     with trainer(tiny, algorithm, clip_grad=0.0, micro_batch_size=3) as rank:
         rank.train(dataclasses.replace(batch, samples=mixed))
         gradient = rank.trainee.model.module.embedding.word_embeddings.weight.main_grad.clone()
     model, total = AutoModelForCausalLM.from_pretrained(tiny), torch.zeros(())
-    for one in mixed:
-        every = every_log_prob(model, one, 1.0)
-        for part in one.kept:
+    for sample in mixed:
+        every = every_log_prob(model, sample, 1.0)
+        for part in sample.kept:
             places, ids = map(torch.from_numpy, part.unpack())
             stays = torch.ones_like(every, dtype=torch.bool)
             stays[places] = False
             stays[places, ids] = True
             every = every.masked_fill(~stays, -torch.inf).log_softmax(-1)
-        mask = torch.from_numpy(one.loss_mask).float()
-        total = total - (chosen(every, one) * mask).sum() / mask.sum()
+        mask = torch.from_numpy(sample.loss_mask).float()
+        total = total - (chosen(every, sample) * mask).sum() / mask.sum()
     (total / len(mixed)).backward()
     torch.testing.assert_close(gradient, model.get_input_embeddings().weight.grad, atol=1e-6, rtol=1e-4)

@@ -39,7 +39,7 @@ def test_ranks_meet_on_loopback(meet: Callable[..., Any]) -> None:
     stores[0].set("said", "by the first")
     assert stores[1].get("said") == b"by the first"
     port = int(address.rpartition(":")[2])
-    assert [found.address for found in listening(os.getpid()) if found.port == port] == ["127.0.0.1"]
+    assert [listener.address for listener in listening(os.getpid()) if listener.port == port] == ["127.0.0.1"]
 
 
 def test_a_port_that_is_taken_is_an_error() -> None:

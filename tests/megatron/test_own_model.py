@@ -96,8 +96,8 @@ def providers(tmp_path: Path) -> Iterator[str]:
 
 def seen() -> list[Any]:
     (module,) = (module for name, module in sys.modules.items() if name.startswith(LOADED))
-    found: list[Any] = module.SEEN
-    return found
+    calls: list[Any] = module.SEEN
+    return calls
 
 
 @pytest.mark.parametrize("name", ["as_megatron_lm", "without_stage", "with_hook"])
@@ -118,7 +118,7 @@ def test_an_own_model_of_the_checkpoint_trains_to_the_same_weights(
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "said"),
+    ("name", "error", "message"),
     [
         ("deeper", PlugPointError, r"custom-model-provider-path.*decoder\.layers\.2"),
         ("shallower", CheckpointMismatch, r"model\.layers\.1.*unexpected"),
@@ -128,10 +128,10 @@ def test_an_own_model_of_the_checkpoint_trains_to_the_same_weights(
     ],
 )
 def test_another_model_is_refused_with_the_parameter(
-    name: str, error: type[Exception], said: str, providers: str, tiny: Path, trainer: Trainer
+    name: str, error: type[Exception], message: str, providers: str, tiny: Path, trainer: Trainer
 ) -> None:
     with (
-        pytest.raises(error, match=f"(?s){said}"),
+        pytest.raises(error, match=f"(?s){message}"),
         trainer(tiny, custom_model_provider_path=f"{providers}:{name}"),
     ):
         pass

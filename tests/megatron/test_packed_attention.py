@@ -27,7 +27,7 @@ READS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "num
 
 
 class Watched(Tensor):
-    """Stands for a tensor on a device, and so does all that is computed from it: notes what Python reads of it."""
+    """Replace a tensor on a device, and all that is computed from it; record what Python reads of it."""
 
     reads: list[str] = []
 
@@ -74,10 +74,10 @@ def test_no_layer_waits_for_the_device(tiny: Path, trainer: Trainer) -> None:
         expected = response_outputs(model, batch)
         Watched.reads.clear()
         moved = on_a_device(batch)
-        found = response_outputs(model, moved)
-        assert isinstance(found, Watched)
+        outputs = response_outputs(model, moved)
+        assert isinstance(outputs, Watched)
         assert Watched.reads == []
-        assert torch.equal(found.as_subclass(Tensor), expected)
+        assert torch.equal(outputs.as_subclass(Tensor), expected)
         ends = moved.packed.ends
         response_outputs(model, dataclasses.replace(moved, packed=dataclasses.replace(moved.packed, cu_seqlens_q=ends)))
         assert len(Watched.reads) >= len(layers_of(model)), "this test sees who reads"
@@ -99,7 +99,7 @@ def build(pre_process, post_process):
 
 
 def test_a_kernel_of_others_gets_the_ends_on_the_device(tmp_path: Path, tiny: Path, trainer: Trainer) -> None:
-    """Of the batch that RoPE reads on the host; without a wait either."""
+    """Pass the ends of the batch that RoPE reads on the host, also without a wait."""
     file = tmp_path / "other_kernel.py"
     file.write_text(PROVIDER)
     with trainer(tiny, custom_model_provider_path=f"{file}:build") as rank, torch.no_grad():
@@ -125,7 +125,9 @@ def test_fused_rope_gets_the_ends_on_the_device(monkeypatch: pytest.MonkeyPatch,
         give_ends_to_kernels(model)
         for layer in layers_of(model):
             layer(torch.zeros(1), None, packed_seq_params=packed)
-    assert [one.cu_seqlens_q is packed.ends is one.cu_seqlens_kv for one in seen] == [True] * len(layers_of(model))
+    assert [params.cu_seqlens_q is packed.ends is params.cu_seqlens_kv for params in seen] == [True] * len(
+        layers_of(model)
+    )
 
 
 def test_ends_are_on_the_host_and_on_the_device() -> None:
@@ -178,7 +180,7 @@ def plain_varlen(
     window_size: tuple[int, int],
     enable_gqa: bool,
 ) -> Tensor:
-    """What torch documents of `varlen_attn`, query by query. [tokens, heads, size] of each -> of the query."""
+    """Compute what torch documents of `varlen_attn`, query by query. [tokens, heads, size] of each -> of the query."""
     assert window_size == (-1, 0)
     assert enable_gqa is (query.size(1) != key.size(1))
     assert cu_seq_q.dtype is cu_seq_k.dtype is torch.int32
@@ -218,7 +220,7 @@ def test_the_packed_kernel_is_the_same_attention(
 def test_a_model_with_the_packed_kernel_gives_the_same_log_probs(
     tiny: Path, trainer: Trainer, request: pytest.FixtureRequest
 ) -> None:
-    """Of a batch that is filled up to a multiple, with the gradient of all weights."""
+    """Use a batch that is filled up to a multiple, and compare the gradient of all weights."""
     with trainer(tiny) as rank:
         model = rank.trainee.model.module
         batch = pack(make_batch().samples[:5], rank.place.device, multiple_of=16)
@@ -249,7 +251,7 @@ def test_torch_s_kernel_takes_our_arguments(monkeypatch: pytest.MonkeyPatch) -> 
     assert varlen_attention() is not None
     assert (out.shape, out.dtype) == ((sum(LENGTHS), 32), torch.bfloat16)
     gradients = torch.autograd.grad(out.sum(), leaves)
-    assert [one.shape for one in gradients] == [leaf.shape for leaf in leaves]
+    assert [gradient.shape for gradient in gradients] == [leaf.shape for leaf in leaves]
 
 
 HALF = AttentionCall((9, 0), torch.bfloat16, head_size=128, sequences=2, shares=False, has_varlen=True)

@@ -60,8 +60,8 @@ def test_each_rank_writes_its_share_of_the_weights(kind: str, two_ranks: tuple[P
     assert manifest.digest == shares["whole"]
     assert len({tensor.file for tensor in manifest.tensors.values()}) == len(shares["files"])
     assert shares["apart"] == 0.0
-    whole, found = load_file(out / f"{kind}-grpo-2.safetensors"), open_checkpoint(folder)
-    assert {name: bytes(tensor.data) for name, tensor in found.items()} == {
+    whole, tensors = load_file(out / f"{kind}-grpo-2.safetensors"), open_checkpoint(folder)
+    assert {name: bytes(tensor.data) for name, tensor in tensors.items()} == {
         name: tensor.numpy().tobytes() for name, tensor in whole.items()
     }
 
@@ -76,11 +76,11 @@ def test_weights_that_are_exchanged_give_the_bits_of_separate_models(
 
 
 def _check_dumps(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """What two ranks had of a batch, gathered, is what one had."""
+    """Compare the gathered dumps of two ranks with the dump of one."""
     places = [place for shard in ours["dp_shards"] for place in shard["partition"]]
     assert sorted(places) == theirs["dp_shards"][0]["partition"]
-    for one, other in zip(ours["samples"], theirs["samples"], strict=True):
-        assert one.keys() == other.keys()
+    for mine, other in zip(ours["samples"], theirs["samples"], strict=True):
+        assert mine.keys() == other.keys()
         for name in ("tokens", "log_probs", "ref_log_probs", "advantages", "values", "returns"):
-            if name in one:
-                torch.testing.assert_close(one[name], other[name], atol=1e-4, rtol=1e-4)
+            if name in mine:
+                torch.testing.assert_close(mine[name], other[name], atol=1e-4, rtol=1e-4)

@@ -44,7 +44,7 @@ STEPS = 6
 
 @given(st.integers(0, 5), st.integers(0, 5), st.integers(0, 20), st.integers(0, 40))
 def test_nothing_is_needed_that_was_let_go(every: int, behind: int, first: int, steps: int) -> None:
-    """Whoever keeps what `before` names needs no older version later."""
+    """Keep what `before` names, and need no older version later."""
     rule, kept = PastVersions(every, behind), frozenset[int]()
     for step in range(first, first + steps):
         reference = rule.reference(step, first)
@@ -89,7 +89,9 @@ def test_each_token_s_old_log_prob_is_that_of_the_weights_that_made_it(
         wrong = dataclasses.replace(batch, old=(StoredVersion(3, str(tiny), stored.digest),))
         with pytest.raises(CheckpointMismatch, match="version 3"):
             rank.train(wrong)
-    now, old = (AutoModelForCausalLM.from_pretrained(one, dtype=torch.float64) for one in (tiny, tmp_path / "old"))
+    now, old = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64) for folder in (tiny, tmp_path / "old")
+    )
     for sample, dumped in zip(batch.samples, torch.load(f"{tmp_path}/2.pt", weights_only=True)["samples"], strict=True):
         expected = log_probs_of(now, sample, 0.7).detach()
         before = log_probs_of(old, sample, 0.7).detach()
@@ -131,7 +133,7 @@ async def ranks_of(settings: TrainSettings) -> RayRanks:
 
 @pytest.mark.parametrize(("every", "kill_at"), [(None, 5), (3, 4), (3, 5)])
 async def test_a_killed_trainer_and_a_retraining_need_the_same(tmp_path: Path, every: int | None, kill_at: int) -> None:
-    """Weights leave the disk at once where nobody needs them: what goes on has what it needs all the same."""
+    """Delete unneeded weights at once, and still find all that is needed to continue."""
     make_model(tmp_path / "model", vocab_size=128)
     (tmp_path / "run").mkdir()
     settings = replace(SETTINGS, trainer=settings_for(tmp_path / "model", keep_weights=1))
@@ -163,8 +165,8 @@ async def test_a_killed_trainer_and_a_retraining_need_the_same(tmp_path: Path, e
     shutil.rmtree(tmp_path / "run" / "weights")
 
     opened = OpenedRun(sim.log, settings, unpack, None, "sim")
-    for wanted in (RetrainRequest(), RetrainRequest(from_base=True)):
-        report = await retrain(opened, wanted, make_ranks=_Ranks)
+    for request in (RetrainRequest(), RetrainRequest(from_base=True)):
+        report = await retrain(opened, request, make_ranks=_Ranks)
         assert [step.differences for step in report.steps] == [()] * len(report.steps)
         assert report.steps[-1].step == STEPS - 1
 

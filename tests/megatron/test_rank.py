@@ -111,8 +111,8 @@ def test_torch_s_optimizers_are_fused_on_a_gpu_too(
 
 
 def test_the_optimizer_is_hashed_as_often_as_is_wanted(tiny: Path, trainer: Trainer) -> None:
-    for wanted, hashed in (("every", [True, True]), ("checkpoint", [False, True]), ("off", [False, False])):
-        with trainer(tiny, optimizer_digest=wanted, save_interval=2, deterministic_mode=True) as rank:
+    for mode, hashed in (("every", [True, True]), ("checkpoint", [False, True]), ("off", [False, False])):
+        with trainer(tiny, optimizer_digest=mode, save_interval=2, deterministic_mode=True) as rank:
             digests = [rank.train(make_batch(step)).optimizer_digest for step in range(2)]
             assert [bool(digest) for digest in digests] == hashed
             assert digests[1] in ("", rank.optimizer_digest())
@@ -285,15 +285,20 @@ def test_a_dump_of_what_was_trained_on(algorithm: dict[str, Any], tiny: Path, tm
         result = rank.train(batch, path)
     pack = torch.load(path, weights_only=True)
     assert (pack["rollout_id"], pack["raw_reward"]) == (3, [sample.raw_reward for sample in batch.samples])
-    passed = [one for one in pack["samples"] if "log_probs" in one]
+    passed = [sample_ for sample_ in pack["samples"] if "log_probs" in sample_]
     assert len(passed) == result.metrics["samples_passed"]
     (shard,) = pack["dp_shards"]
     trained = {shard["partition"][place] for members in shard["micro_batch_indices"] for place in members}
-    assert trained == {one["sample_index"] for one in passed}
-    assert all(("ref_log_probs" in one) == bool(algorithm and "log_probs" in one) for one in pack["samples"])
-    for one, sample in zip(pack["samples"], batch.samples, strict=True):
-        assert one["tokens"].tolist() == sample.tokens.tolist()
-        assert one["loss_masks"].tolist() == sample.loss_mask.tolist()
-        assert one["advantages"].tolist() == pytest.approx([sample.reward] * sample.response_length)
-    apart = [(one["log_probs"] - one["rollout_log_probs"]).abs()[one["loss_masks"] != 0].max().item() for one in passed]
+    assert trained == {sample_["sample_index"] for sample_ in passed}
+    assert all(
+        ("ref_log_probs" in sample_) == bool(algorithm and "log_probs" in sample_) for sample_ in pack["samples"]
+    )
+    for dumped, sample in zip(pack["samples"], batch.samples, strict=True):
+        assert dumped["tokens"].tolist() == sample.tokens.tolist()
+        assert dumped["loss_masks"].tolist() == sample.loss_mask.tolist()
+        assert dumped["advantages"].tolist() == pytest.approx([sample.reward] * sample.response_length)
+    apart = [
+        (sample_["log_probs"] - sample_["rollout_log_probs"]).abs()[sample_["loss_masks"] != 0].max().item()
+        for sample_ in passed
+    ]
     assert max(apart) == pytest.approx(result.metrics["logprob_agreement_max"])

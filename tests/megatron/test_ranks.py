@@ -35,7 +35,7 @@ class InACollective:
 
 
 class Peer:
-    """Has an actor's methods; what fails as it is told leaves its process alive."""
+    """Play an actor by its methods; a scripted failure leaves its process alive."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.start, self.call = Method(None), Method(error)
@@ -51,7 +51,7 @@ class Method:
 
 
 async def test_peers_share_one_copy_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored, given = list[object](), list[object]()
+    stored, passed = list[object](), list[object]()
 
     def put(batch: object) -> str:
         stored.append(batch)
@@ -59,7 +59,7 @@ async def test_peers_share_one_copy_of_a_batch(monkeypatch: pytest.MonkeyPatch) 
 
     class Trains:
         def remote(self, *args: object) -> asyncio.Future[None]:
-            given.append(args)
+            passed.append(args)
             answer = asyncio.get_running_loop().create_future()
             answer.set_result(None)
             return answer
@@ -69,22 +69,22 @@ async def test_peers_share_one_copy_of_a_batch(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(ray_ranks, "rank_class", lambda: lambda *args: SimpleNamespace(train=lambda batch, dump: batch))
     together = RayRanks(peers)
     await together.start(TrainSettings(), "")
-    given.clear()
+    passed.clear()
     batch = TrainBatch(step=1, samples=(), temperature=1.0)
     assert await together.train(batch) is batch
     assert stored == [batch]
-    assert given == [("train", "where it is", None)] * 3
+    assert passed == [("train", "where it is", None)] * 3
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "error"),
     [
         (TrainerError("no memory left"), pytest.raises(TrainerError, match="no memory left")),
         (ActorDiedError(), pytest.raises(RankLost, match="rank 2 is gone")),
     ],
 )
 async def test_what_a_peer_fails_with_is_told_while_rank_0_waits_for_it(
-    monkeypatch: pytest.MonkeyPatch, failure: Exception, told: Any
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, error: Any
 ) -> None:
     rank_0, peers, killed = InACollective(), [Peer(), Peer(failure)], list[Peer]()
     monkeypatch.setattr(ranks, "BLAME_S", 0.01)
@@ -93,7 +93,7 @@ async def test_what_a_peer_fails_with_is_told_while_rank_0_waits_for_it(
     monkeypatch.setattr("ray.kill", killed.append)
     together = RayRanks(peers)
     await together.start(TrainSettings(), "")
-    with told:
+    with error:
         await together.optimizer_digest()
     assert killed == peers
     await together.close()

@@ -41,7 +41,7 @@ class NoisyRank(TrainerRank):
             random = torch.Generator().manual_seed(times)
             inner = self.trainee.optimizer.chained_optimizers[0].optimizer
             with torch.no_grad():
-                for parameter in (one for group in inner.param_groups for one in group["params"]):
+                for parameter in (parameter for group in inner.param_groups for parameter in group["params"]):
                     noise = 1e-6 * torch.randn(parameter.shape, generator=random)
                     parameter.add_(noise)
                     inner.state[parameter]["exp_avg"].add_(noise)
@@ -83,15 +83,15 @@ async def run(
 async def test_another_trainer_comes_to_the_same_digests(tmp_path: Path, every: int | None, tear: bool) -> None:
     make_model(tmp_path / "model", vocab_size=128)
     expected = await run(tmp_path / "whole", tmp_path / "model")
-    found = await run(tmp_path / "killed", tmp_path / "model", every=every, kill=True, tear=tear)
-    (restored,) = found.events(TrainerRestored)
+    killed_run = await run(tmp_path / "killed", tmp_path / "model", every=every, kill=True, tear=tear)
+    (restored,) = killed_run.events(TrainerRestored)
     assert restored.optimizer is Fidelity.EXACT
-    said = [
+    digests = [
         [(event.batch_digest, event.weights_digest, event.optimizer_digest) for event in sim.events(StepCommitted)]
-        for sim in (expected, found)
+        for sim in (expected, killed_run)
     ]
-    assert said[0] == said[1]
-    assert len({weights for _, weights, _ in said[0]}) == STEPS
+    assert digests[0] == digests[1]
+    assert len({weights for _, weights, _ in digests[0]}) == STEPS
 
 
 @pytest.mark.parametrize("every", [None, 1])

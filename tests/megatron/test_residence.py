@@ -42,26 +42,26 @@ def on_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Other weights of the policy's architecture, and a model of another one."""
-    made = {name: tmp_path_factory.mktemp(name) for name in ("alike", "other")}
-    make_model(made["alike"], seed=7)
-    make_model(made["other"], "llama", tied=False, seed=3, hidden_size=48, num_hidden_layers=3)
-    return made
+    paths = {name: tmp_path_factory.mktemp(name) for name in ("alike", "other")}
+    make_model(paths["alike"], seed=7)
+    make_model(paths["other"], "llama", tied=False, seed=3, hidden_size=48, num_hidden_layers=3)
+    return paths
 
 
 def bits(rank: Any) -> list[Tensor]:
-    """The policy's parameters, and what its optimizer has of them."""
-    parameters = [one.detach().clone() for one in rank.trainee.model.parameters()]
+    """Return the policy's parameters and the optimizer's copies of them."""
+    parameters = [parameter.detach().clone() for parameter in rank.trainee.model.parameters()]
     inner = rank.trainee.optimizer.optimizer
-    return parameters + [one.detach().clone() for group in inner.param_groups for one in group["params"]]
+    return parameters + [parameter.detach().clone() for group in inner.param_groups for parameter in group["params"]]
 
 
 def same(mine: list[Tensor], theirs: list[Tensor]) -> bool:
-    return all(torch.equal(one, other) for one, other in zip(mine, theirs, strict=True))
+    return all(torch.equal(tensor, other) for tensor, other in zip(mine, theirs, strict=True))
 
 
 def models() -> int:
     gc.collect()
-    return sum(isinstance(one, GPTModel) for one in gc.get_objects())
+    return sum(isinstance(thing, GPTModel) for thing in gc.get_objects())
 
 
 def two_steps(rank: Any, folders: dict[str, Path], dumps: Path) -> list[Any]:
@@ -77,11 +77,11 @@ def two_steps(rank: Any, folders: dict[str, Path], dumps: Path) -> list[Any]:
     second = rank.train(batch, f"{dumps}/2.pt")
     columns = [torch.load(f"{dumps}/{step}.pt", weights_only=True)["samples"] for step in (0, 2)]
     scored = [
-        {name: value.tolist() for name, value in one.items() if name.endswith("log_probs")}
+        {name: value.tolist() for name, value in sample.items() if name.endswith("log_probs")}
         for samples in columns
-        for one in samples
+        for sample in samples
     ]
-    digests = [(one.models, one.optimizer_digest) for one in (first, second)]
+    digests = [(result.models, result.optimizer_digest) for result in (first, second)]
     return [digests, digest_of(rank.export_bytes()), scored]
 
 
@@ -130,25 +130,25 @@ def test_only_what_is_asked_is_on_the_device(
     load = {"opd_teacher_load": str(folders["other"]), "ref_load": str(folders["alike"])}
     with trainer(tiny, KL | TAUGHT, **load) as rank:
         policy, frozen, begun = rank.trainee.model, rank.trainee.frozen, bits(rank)
-        places = [one.data_ptr() for one in policy.parameters()]
+        places = [parameter.data_ptr() for parameter in policy.parameters()]
         with frozen[REFERENCE].residence.present(policy) as model:
             assert model is policy
-            assert [one.data_ptr() for one in policy.parameters()] == places
+            assert [parameter.data_ptr() for parameter in policy.parameters()] == places
             assert digest_of(rank.export_bytes()) == frozen[REFERENCE].digest
-        assert [one.data_ptr() for one in policy.parameters()] == places
+        assert [parameter.data_ptr() for parameter in policy.parameters()] == places
         assert same(bits(rank), begun)
         visitor = frozen[TEACHER].residence
         assert isinstance(visitor, VisitingModel)
-        host = {one.data_ptr() for one in visitor._host}
+        host = {tensor.data_ptr() for tensor in visitor._host}
         with visitor.present(policy) as model:
-            assert {one.data_ptr() for one in model.parameters()}.isdisjoint(host)
-        assert {one.data_ptr() for one in model.parameters()} == host
-        assert not any(one.requires_grad for one in model.parameters())
-        assert all(one.requires_grad for one in policy.parameters())
+            assert {parameter.data_ptr() for parameter in model.parameters()}.isdisjoint(host)
+        assert {parameter.data_ptr() for parameter in model.parameters()} == host
+        assert not any(parameter.requires_grad for parameter in model.parameters())
+        assert all(parameter.requires_grad for parameter in policy.parameters())
 
 
 class Stop(Exception):
-    """As a user's function or an interrupt ends a pass."""
+    """End a pass like a user's function or an interrupt."""
 
 
 @pytest.mark.parametrize("name", [REFERENCE, TEACHER])
@@ -159,14 +159,14 @@ def test_a_pass_that_fails_leaves_the_policy_as_it_was(
     load = {"opd_teacher_load": str(folders["other"]), "ref_load": str(folders["alike"])}
     with trainer(tiny, KL | TAUGHT, freeze_params_name_list=["word_embeddings"], **load) as rank:
         begun, frozen = bits(rank), rank.trainee.frozen[name]
-        trained = [one.requires_grad for one in rank.trainee.model.parameters()]
+        trained = [parameter.requires_grad for parameter in rank.trainee.model.parameters()]
         assert not all(trained)
         with pytest.raises(Stop), frozen.residence.present(rank.trainee.model):
             raise Stop
         assert same(bits(rank), begun)
-        assert [one.requires_grad for one in rank.trainee.model.parameters()] == trained
+        assert [parameter.requires_grad for parameter in rank.trainee.model.parameters()] == trained
         with frozen.residence.present(rank.trainee.model) as model:
-            assert not any(one.requires_grad for one in model.parameters())
+            assert not any(parameter.requires_grad for parameter in model.parameters())
             # What was asked is whole too.
             assert digest(model, frozen) == frozen.digest
         assert rank.train(make_batch()).models[name] == frozen.digest
@@ -180,7 +180,7 @@ def test_an_exchange_that_fails_half_way_is_taken_back(
     tiny: Path, folders: dict[str, Path], trainer: Trainer, on_host: Callable[[bool], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """As where the device has no memory for the largest parameter."""
+    """Undo an exchange that fails as on a device without memory for the largest parameter."""
     on_host(True)
     with trainer(tiny, KL, ref_load=str(folders["alike"])) as rank:
         begun, frozen = bits(rank), rank.trainee.frozen[REFERENCE]
@@ -227,7 +227,9 @@ def test_the_main_weights_of_the_optimizer_are_not_exchanged(
 def test_no_pass_gathers_parameters_of_the_policy_meanwhile(
     tiny: Path, trainer: Trainer, on_host: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `overlap_param_gather` a forward pass would put the policy's own back in the midst of a reference's."""
+    """Keep `overlap_param_gather` from restoring the policy's parameters in the middle of a reference's
+    forward pass.
+    """
     on_host(True)
     with trainer(tiny, KL) as rank:
         policy, calls = rank.trainee.model, list[str]()
@@ -236,9 +238,9 @@ def test_no_pass_gathers_parameters_of_the_policy_meanwhile(
         monkeypatch.setattr(policy, "enable_forward_pre_hook", lambda: calls.append("enable"))
         scores_of = Trainee.scores_of
 
-        def noted(*given: Any) -> Any:
+        def noted(*args: Any) -> Any:
             calls.append("pass")
-            return scores_of(*given)
+            return scores_of(*args)
 
         monkeypatch.setattr(Trainee, "scores_of", noted)
         rank.train(make_batch())
@@ -249,14 +251,14 @@ def test_a_user_s_function_sees_the_model_that_is_asked(
     tiny: Path, folders: dict[str, Path], trainer: Trainer, on_host: Callable[[bool], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """As slime's: the actor's model, with the weights of the one that is asked."""
+    """Pass what slime passes: the actor's model, with the weights of the requested one."""
     on_host(True)
     with trainer(tiny, KL, ref_load=str(folders["alike"])) as rank:
         frozen, seen = rank.trainee.frozen[REFERENCE], dict[str, str]()
 
-        def notify(point: PlugPoint, *given: Any) -> None:
+        def notify(point: PlugPoint, *args: Any) -> None:
             if point is BEFORE_LOG_PROB:
-                (model,), prefix = given
+                (model,), prefix = args
                 seen[prefix] = digest(model, frozen)
 
         monkeypatch.setattr(rank.trainee.functions, "notify", notify)

@@ -41,21 +41,21 @@ def trained(
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("case", [case for case, given in CASES.items() if not given["clip_grad"]])
+@pytest.mark.parametrize("case", [case for case, settings in CASES.items() if not settings["clip_grad"]])
 def test_a_shared_state_trains_the_same_bits(case: str, trained: tuple[Path, Found, list[Found]]) -> None:
-    _, alone, (found, _) = trained
-    for one in (found, alone) if f"{case}-whole" in alone else (found,):
+    _, alone, (results, _) = trained
+    for result in (results, alone) if f"{case}-whole" in alone else (results,):
         for point in ("at", "end", "followed"):
-            assert one[f"{case}-shared"][point] == one[f"{case}-whole"][point], point
-        assert len(set(map(tuple, (one[f"{case}-shared"][point] for point in ("at", "end", "followed"))))) == 3
+            assert result[f"{case}-shared"][point] == result[f"{case}-whole"][point], point
+        assert len(set(map(tuple, (result[f"{case}-shared"][point] for point in ("at", "end", "followed"))))) == 3
 
 
 @pytest.mark.real
 def test_where_gradients_are_clipped_only_the_norms_rounding_differs(
     trained: tuple[Path, Found, list[Found]],
 ) -> None:
-    out, _, (found, _) = trained
-    norms = [found[f"clipped-{kind}"]["norms"] for kind in SHARED]
+    out, _, (results, _) = trained
+    norms = [results[f"clipped-{kind}"]["norms"] for kind in SHARED]
     assert min(norms[0]) > CASES["clipped"]["clip_grad"]
     assert norms[0] == pytest.approx(norms[1], rel=1e-6)
     whole, shared = (load_file(out / f"clipped-{kind}-2.safetensors") for kind in SHARED)
@@ -66,18 +66,18 @@ def test_where_gradients_are_clipped_only_the_norms_rounding_differs(
 @pytest.mark.real
 @pytest.mark.parametrize("case", CASES)
 def test_a_checkpoint_is_loaded_by_any_number_of_ranks(case: str, trained: tuple[Path, Found, list[Found]]) -> None:
-    """With the state shared or not, on the side that saved and on the side that loads; bit for bit where the number of
-    ranks is the same.
+    """Load with the state shared or not, on the side that saved and on the side that loads; bit for bit if the number
+    of ranks is the same.
     """
-    _, alone, (found, _) = trained
+    _, alone, (results, _) = trained
     names = [f"{case}-{kind}" for kind in SHARED]
-    loaded = {name for name in found[names[-1]] if name.startswith(case)}
+    loaded = {name for name in results[names[-1]] if name.startswith(case)}
     assert len(loaded) == (4 if names[0] in alone else 2)
     for name in names:
-        for checkpoint in loaded & found[name].keys():
+        for checkpoint in loaded & results[name].keys():
             saver, world = checkpoint.rsplit("-", 1)
-            saved = {"1": alone, "2": found}[world][saver]
-            at, end = found[name][checkpoint]
+            saved = {"1": alone, "2": results}[world][saver]
+            at, end = results[name][checkpoint]
             assert at == saved["at"], checkpoint
             if world == "2" and (saver == name or not CASES[case]["clip_grad"]):
                 assert end == saved["end"], checkpoint
@@ -87,14 +87,14 @@ def test_a_checkpoint_is_loaded_by_any_number_of_ranks(case: str, trained: tuple
 def test_one_rank_goes_on_from_a_checkpoint_of_two(
     trained: tuple[Path, Found, list[Found]], tiny: Path, trainer: Callable[..., Any]
 ) -> None:
-    out, _, (found, _) = trained
+    out, _, (results, _) = trained
     for case, kind in itertools.product(("float32", "bfloat16", "tensor"), SHARED):
-        given = {name: value for name, value in CASES[case].items() if "parallel" not in name}
-        with trainer(tiny, megatron={"use_distributed_optimizer": not SHARED[kind]}, **given) as rank:
+        settings = {name: value for name, value in CASES[case].items() if "parallel" not in name}
+        with trainer(tiny, megatron={"use_distributed_optimizer": not SHARED[kind]}, **settings) as rank:
             rank.load_checkpoint(out / f"{case}-{kind}-2")
-            assert rank.optimizer_digest() == found[f"{case}-{kind}"]["at"][1]
+            assert rank.optimizer_digest() == results[f"{case}-{kind}"]["at"][1]
             assert rank.train(make_batch(2, zero=True)).metrics["grad_norm"] == pytest.approx(
-                found[f"{case}-{kind}"]["norms"][2], rel=2e-2 if "bf16" in given else 1e-5
+                results[f"{case}-{kind}"]["norms"][2], rel=2e-2 if "bf16" in settings else 1e-5
             )
 
 
@@ -104,13 +104,13 @@ def test_each_of_two_ranks_holds_and_writes_its_half(trained: tuple[Path, Found,
     for case in ("float32", "bfloat16"):
         whole, shared = (alone[f"{case}-{kind}"]["state"] for kind in SHARED)
         assert whole == shared
-        for found in both:
-            assert found[f"{case}-whole"]["state"] == whole
-            assert found[f"{case}-shared"]["state"] == pytest.approx(whole / 2, rel=0.05)
+        for results in both:
+            assert results[f"{case}-whole"]["state"] == whole
+            assert results[f"{case}-shared"]["state"] == pytest.approx(whole / 2, rel=0.05)
         for kind in SHARED:
-            (one,) = (out / f"{case}-{kind}-1").glob("*.distcp")
+            (shard,) = (out / f"{case}-{kind}-1").glob("*.distcp")
             sizes = [path.stat().st_size for path in (out / f"{case}-{kind}-2").glob("*.distcp")]
-            assert sizes == pytest.approx([one.stat().st_size / 2] * 2, rel=0.2), (case, kind)
+            assert sizes == pytest.approx([shard.stat().st_size / 2] * 2, rel=0.2), (case, kind)
 
 
 @pytest.mark.real
@@ -118,9 +118,9 @@ def test_each_of_two_ranks_holds_and_writes_its_half(trained: tuple[Path, Found,
 def test_of_several_ranks_each_has_to_have_written(case: str, trained: tuple[Path, Found, list[Found]]) -> None:
     """In the background here; `test_a_checkpoint_is_loaded_by_any_number_of_ranks` says what is in it."""
     out, _, both = trained
-    for found in both:
-        assert found[f"{case}-shared"]["saved"] == "saved"
-        assert found[f"{case}-shared"]["failed"] == "failed rank 1: OSError: [Errno 28] full False"
+    for results in both:
+        assert results[f"{case}-shared"]["saved"] == "saved"
+        assert results[f"{case}-shared"]["failed"] == "failed rank 1: OSError: [Errno 28] full False"
     assert list(out.glob("*failed*")) == []
 
 
@@ -135,7 +135,7 @@ def test_blocks_cover_a_range_once_and_in_order(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "optimizer", "offloaded", "cpu", "shared"),
+    ("is_shared", "optimizer", "offloaded", "cpu", "shared"),
     [
         (None, "adam", False, True, False),
         (None, "adam", False, False, True),
@@ -147,10 +147,10 @@ def test_blocks_cover_a_range_once_and_in_order(shape: tuple[int, ...]) -> None:
     ],
 )
 def test_the_state_is_shared_on_cuda_and_where_it_is_asked_for(
-    given: bool | None, optimizer: str, offloaded: bool, cpu: bool, shared: bool
+    is_shared: bool | None, optimizer: str, offloaded: bool, cpu: bool, shared: bool
 ) -> None:
     settings = TrainerSettings(optimizer=optimizer)
-    assert shards_state(settings, given, offloaded=offloaded, cpu=cpu) is shared
+    assert shards_state(settings, is_shared, offloaded=offloaded, cpu=cpu) is shared
 
 
 @pytest.mark.parametrize(("optimizer", "offloaded"), [("sgd", False), ("adam", True)])

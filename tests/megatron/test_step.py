@@ -1,4 +1,4 @@
-"""What one rollout step computes, against plain torch: log-probs, advantages, loss, gradient, figures."""
+"""Compare what one rollout step computes with plain torch: log-probs, advantages, loss, gradient, figures."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _discounted(sample: TrainSample) -> TrainSample:
 
 
 def test_agreement_is_measured_on_equal_weights_only(tiny: Path, trainer: Trainer) -> None:
-    """Of one sample that is fresh among stale ones it is what that sample has alone."""
+    """Measure for one fresh sample among stale ones the agreement of that sample alone."""
     batch = make_batch(step=3)
     stale = [dataclasses.replace(sample, oldest_version=2) for sample in batch.samples]
     with trainer(tiny) as rank:
@@ -112,13 +112,13 @@ def test_several_optimizer_steps_take_the_log_probs_before_the_first(tiny: Path,
 def test_the_mismatch_is_that_of_the_policy_before_the_first_update(tiny: Path, trainer: Trainer) -> None:
     """Also where the engine's log-probs are the old policy's: then the loss needs none of the trainer's."""
     algorithm = {"use_rollout_logprobs": True, "get_mismatch_metrics": True}
-    found = []
+    metrics = []
     for rate in (0.0, 1e-2):
         with trainer(tiny, algorithm, num_steps_per_rollout=2, lr=rate) as rank:
-            found.append(rank.train(make_batch()).metrics)
+            metrics.append(rank.train(make_batch()).metrics)
     for name in ("mis_kl", "mis_k3_kl", "mis_training_log_ppl", "train_rollout_logprob_abs_diff"):
-        assert found[0][name] == pytest.approx(found[1][name], abs=1e-5)
-    assert found[0]["ois"] != pytest.approx(found[1]["ois"], abs=1e-5)
+        assert metrics[0][name] == pytest.approx(metrics[1][name], abs=1e-5)
+    assert metrics[0]["ois"] != pytest.approx(metrics[1]["ois"], abs=1e-5)
 
 
 def test_old_log_probs_are_taken_at_the_rollout_s_temperature(tiny: Path, trainer: Trainer) -> None:
@@ -172,7 +172,7 @@ def test_the_gradient_is_added_up_over_data_parallel_ranks(
     """A peer that adds 1 to what it is sent; also where this rank has no sample that moves the weights."""
     reduce, batch = torch.distributed.all_reduce, make_batch()
     if silent:
-        batch = TrainBatch(step=0, samples=tuple(dataclasses.replace(one, reward=0.0) for one in batch.samples))
+        batch = TrainBatch(step=0, samples=tuple(dataclasses.replace(sample, reward=0.0) for sample in batch.samples))
     gradients = []
     for peer in (False, True):
         with trainer(tiny, clip_grad=0.0, micro_batch_size=5) as rank:

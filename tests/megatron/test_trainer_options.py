@@ -97,7 +97,7 @@ def test_a_checkpoint_without_its_optimizer_gives_its_weights(
 
 
 def test_each_rollout_step_may_begin_without_moments(tiny: Path, tmp_path: Path, trainer: Trainer) -> None:
-    """As if the optimizer were new: a second step is then what a new trainer makes of the same weights."""
+    """Train a second step like a new trainer with the same weights."""
     folder = tmp_path / "c"
     with trainer(tiny, reset_optimizer_states=True) as rank:
         rank.train(make_batch(0))
@@ -133,7 +133,7 @@ def kept(rank: TrainerRank, **saving: Any) -> tuple[int, int, list[torch.Tensor]
     logits = [tensor for tensor in sizes if tensor.dim() == 2 and tensor.size(-1) == VOCAB]
     gradient = next(model.parameters()).main_grad.clone()
     rows = max((tensor.size(0) for tensor in logits), default=0)
-    return sum(tensor.nbytes for tensor in logits), rows, [*(one.detach() for one in flat), gradient]
+    return sum(tensor.nbytes for tensor in logits), rows, [*(tensor.detach() for tensor in flat), gradient]
 
 
 def test_the_loss_may_be_computed_again_and_in_chunks(tiny: Path, trainer: Trainer) -> None:
@@ -142,23 +142,23 @@ def test_the_loss_may_be_computed_again_and_in_chunks(tiny: Path, trainer: Train
         fewer_bytes, _, again = kept(rank, recompute=True)
         chunked_bytes, _, chunked = kept(rank, chunk=7)
         _, large_rows, large = kept(rank, chunk=10_000)
-    assert all(torch.equal(one, other) for one, other in zip(whole, again, strict=True))
-    assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(whole, chunked, strict=True))
-    assert all(torch.equal(one, other) for one, other in zip(whole, large, strict=True))
+    assert all(torch.equal(tensor, other) for tensor, other in zip(whole, again, strict=True))
+    assert all(torch.allclose(tensor, other, atol=1e-5) for tensor, other in zip(whole, chunked, strict=True))
+    assert all(torch.equal(tensor, other) for tensor, other in zip(whole, large, strict=True))
     assert large_rows == all_rows
     assert fewer_bytes <= all_bytes / 2
     assert chunked_bytes == 0, "no logits outlive their chunk"
 
 
 def test_settings_of_memory_reach_the_loss(tiny: Path, trainer: Trainer) -> None:
-    """The same step, to rounding, whatever is saved on."""
-    made = []
+    """Compute the same step, to rounding, whatever memory is saved."""
+    figures = []
     for saving in ({}, {"log_probs_chunk_size": 5}, {"recompute_loss_function": True}):
         with trainer(tiny, {"entropy_coef": 0.01}, **saving) as rank:
             metrics = rank.train(make_batch(0)).metrics
-            made.append((metrics["loss"], metrics["grad_norm"]))
-    assert made[1] == pytest.approx(made[0], rel=1e-4)
-    assert made[2] == made[0]
+            figures.append((metrics["loss"], metrics["grad_norm"]))
+    assert figures[1] == pytest.approx(figures[0], rel=1e-4)
+    assert figures[2] == figures[0]
 
 
 def test_scoring_packs_by_its_own_limit(tiny: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,8 +238,8 @@ def test_chunks_are_as_near_to_float64_as_all_rows_at_once(
             logs = logits.log_softmax(-1)
             expected = logs.gather(-1, packed.targets.unsqueeze(-1)).squeeze(-1), -(logs.exp() * logs).sum(-1)
             for chunk in (-1, 3, 7):
-                found = response_log_probs(model, packed, temperature, group, memory=LogitMemory(chunk))
-                for mine, exact in zip(found, expected, strict=True):
+                log_probs = response_log_probs(model, packed, temperature, group, memory=LogitMemory(chunk))
+                for mine, exact in zip(log_probs, expected, strict=True):
                     assert torch.cat(mine).dtype is torch.float32
                     assert torch.allclose(
                         torch.cat(mine).double(), exact, atol=2e-2 if kind is torch.bfloat16 else 1e-5
@@ -256,6 +256,6 @@ def test_a_model_of_ones_own_that_gives_logits_is_taken_as_it_is(tiny: Path, tra
 
     with trainer(tiny) as rank:
         packed = rank.trainee.pack(make_batch(0).samples, range(8))
-        found, _ = response_log_probs(Own(), packed, 1.0, rank.place.tensor, memory=LogitMemory(7))
+        log_probs, _ = response_log_probs(Own(), packed, 1.0, rank.place.tensor, memory=LogitMemory(7))
     assert packed_rows
-    assert torch.allclose(torch.cat(found), torch.full((len(packed.targets),), -math.log(VOCAB)))
+    assert torch.allclose(torch.cat(log_probs), torch.full((len(packed.targets),), -math.log(VOCAB)))

@@ -55,7 +55,7 @@ def sample_of(name: str, tokens: Sequence[int], prompt: int, rng: np.random.Gene
 
 
 def session(name: str, rng: np.random.Generator, *, leaves: int = 4, turns: int = 3) -> list[TrainSample]:
-    """The paths of an agent's session: each goes on from a turn of an earlier one, and trains on what is new."""
+    """The paths of an agent's session: each continues a turn of an earlier one, and trains on what is new."""
     paths = [[*rng.integers(0, VOCAB, PROMPT)]]
     for _ in range(turns):
         paths[0] += [*rng.integers(0, VOCAB, 8)]
@@ -64,11 +64,11 @@ def session(name: str, rng: np.random.Generator, *, leaves: int = 4, turns: int 
         paths.append([*before[: PROMPT + 8 * int(rng.integers(1, turns))], *rng.integers(0, VOCAB, 5)])
     samples, trained = [], set[tuple[int, ...]]()
     for number, path in enumerate(paths):
-        made = sample_of(f"{name}-s0-{number}", path, PROMPT, rng)
+        sample = sample_of(f"{name}-s0-{number}", path, PROMPT, rng)
         prefixes = [tuple(path[: end + 1]) for end in range(PROMPT, len(path))]
         mask = np.array([prefix not in trained for prefix in prefixes], np.int8)
         trained.update(prefixes)
-        samples.append(dataclasses.replace(made, loss_mask=mask))
+        samples.append(dataclasses.replace(sample, loss_mask=mask))
     return samples
 
 
@@ -87,16 +87,16 @@ def trees(draw: st.DrawFn) -> list[TrainSample]:
         kept = draw(st.integers(0, len(before)))
         size = draw(st.integers(max(0, 2 - kept), 12))
         paths.append([*before[:kept], *rng.integers(0, VOCAB, size)])
-    found = []
+    samples_ = []
     for number, path in enumerate(paths):
-        made = sample_of(f"g0-s{number}-0", path, draw(st.integers(1, len(path) - 1)), rng)
+        sample = sample_of(f"g0-s{number}-0", path, draw(st.integers(1, len(path) - 1)), rng)
         if draw(st.booleans()) and draw(st.booleans()):
-            counts = np.full(made.response_length, 9, np.int32)
+            counts = np.full(sample.response_length, 9, np.int32)
             ids = np.concatenate([np.sort(rng.permutation(VOCAB)[:9]) for _ in counts])
-            part = KeptTokens(0, pack_kept(counts, ids), made.rollout_log_probs)
-            made = dataclasses.replace(made, kept=(part,))
-        found.append(made)
-    return found
+            part = KeptTokens(0, pack_kept(counts, ids), sample.rollout_log_probs)
+            sample = dataclasses.replace(sample, kept=(part,))
+        samples_.append(sample)
+    return samples_
 
 
 def outcome(rank: Any, batch: MicroBatch) -> tuple[list[Tensor], list[Tensor], Tensor]:
@@ -106,7 +106,7 @@ def outcome(rank: Any, batch: MicroBatch) -> tuple[list[Tensor], list[Tensor], T
     log_probs, entropy = rank.trainee.outputs_of(model, batch, 0.7, entropy_gradient=True)
     weights = torch.linspace(-1.0, 1.0, sum(map(len, log_probs)))
     (torch.cat(log_probs) * weights + torch.cat(entropy) * weights.flip(0)).sum().backward()
-    return log_probs, entropy, torch.cat([one.main_grad.flatten() for one in model.parameters()]).clone()
+    return log_probs, entropy, torch.cat([parameter.main_grad.flatten() for parameter in model.parameters()]).clone()
 
 
 def test_any_tree_gives_what_its_samples_give(tiny: Path, trainer: Trainer) -> None:
@@ -119,26 +119,26 @@ def test_any_tree_gives_what_its_samples_give(tiny: Path, trainer: Trainer) -> N
             device = rank.place.device
             tree = pack_tree(samples, device, lambda shared, length: True)
             ours, plain = outcome(rank, tree), outcome(rank, pack(samples, device))
-            assert tree.token_ids.numel() <= sum(one.total_length for one in samples)
-            for one, other in zip(ours[:2], plain[:2], strict=True):
-                assert list(map(len, one)) == [sample.response_length for sample in samples]
-                torch.testing.assert_close(torch.cat(one), torch.cat(other), atol=CLOSE, rtol=CLOSE)
+            assert tree.token_ids.numel() <= sum(sample.total_length for sample in samples)
+            for mine, other in zip(ours[:2], plain[:2], strict=True):
+                assert list(map(len, mine)) == [sample.response_length for sample in samples]
+                torch.testing.assert_close(torch.cat(mine), torch.cat(other), atol=CLOSE, rtol=CLOSE)
             torch.testing.assert_close(ours[2], plain[2], atol=CLOSE, rtol=CLOSE)
 
         holds()
 
 
 def test_a_branch_looks_at_its_own_ancestors_alone(tiny: Path, trainer: Trainer) -> None:
-    """What another leaf says changes nothing, bit for bit; what the shared prefix says does."""
+    """Change nothing, bit for bit, by the tokens of another leaf, but by those of the shared prefix."""
     rng = np.random.default_rng(1)
     prefix, tails = [*rng.integers(0, VOCAB, 20)], rng.integers(0, VOCAB, (3, 9))
 
     def first(prefix: list[int], second: Sequence[int]) -> Tensor:
         paths = [[*prefix, *tails[0]], [*prefix, *second]]
         samples = [sample_of(f"g-s{number}-0", path, PROMPT, rng) for number, path in enumerate(paths)]
-        found = pack_tree(samples, rank.place.device, lambda shared, length: True)
-        assert found.token_ids.numel() == 20 + 9 + 9
-        log_probs: Tensor = rank.trainee.outputs_of(rank.trainee.model, found, 1.0)[0][0]
+        packed = pack_tree(samples, rank.place.device, lambda shared, length: True)
+        assert packed.token_ids.numel() == 20 + 9 + 9
+        log_probs: Tensor = rank.trainee.outputs_of(rank.trainee.model, packed, 1.0)[0][0]
         return log_probs.detach()
 
     with trainer(tiny) as rank:
@@ -160,21 +160,21 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_of_sessions_is_the_same_step(case: str, tiny: Path, trainer: Trainer) -> None:
-    algorithm, given_ = CASES[case]
-    given_ = given_ | ({"max_tokens_per_gpu": 60} if "use_dynamic_batch_size" in given_ else {})
-    found = []
+    algorithm, options = CASES[case]
+    options = options | ({"max_tokens_per_gpu": 60} if "use_dynamic_batch_size" in options else {})
+    results = []
     for on in (False, True):
-        with trainer(tiny, algorithm, clip_grad=0.0, tree_packing=on, **given_) as rank:
+        with trainer(tiny, algorithm, clip_grad=0.0, tree_packing=on, **options) as rank:
             metrics = [rank.train(sessions(step)).metrics for step in range(2)]
-            found.append((metrics, {name: one.clone() for name, one in rank.export_weights()}))
-    (plain, weights), (tree, same_weights) = found
+            results.append((metrics, {name: weight.clone() for name, weight in rank.export_weights()}))
+    (plain, weights), (tree, same_weights) = results
     for ours, theirs in zip(tree, plain, strict=True):
         assert ours.pop("tokens_shared") > 0.3 * theirs["tokens"]
         for name in theirs:
             if not name.startswith("seconds_"):
                 assert ours[name] == pytest.approx(theirs[name], abs=CLOSE, rel=CLOSE), name
-    for name, one in weights.items():
-        torch.testing.assert_close(same_weights[name], one, atol=2e-4, rtol=0)  # Adam makes much of rounding
+    for name, weight in weights.items():
+        torch.testing.assert_close(same_weights[name], weight, atol=2e-4, rtol=0)  # Adam makes much of rounding
 
 
 def test_a_step_comes_back_bit_for_bit(tiny: Path, trainer: Trainer) -> None:
@@ -188,7 +188,7 @@ def test_a_step_comes_back_bit_for_bit(tiny: Path, trainer: Trainer) -> None:
 def test_where_nothing_is_shared_nothing_changes(tiny: Path, trainer: Trainer) -> None:
     """Bit for bit: prompts of a group that are too short for it, too."""
     apart = make_batch(samples=4)
-    longer = [np.concatenate([[n], one.tokens]).astype(np.int32) for n, one in enumerate(apart.samples)]
+    longer = [np.concatenate([[n], sample.tokens]).astype(np.int32) for n, sample in enumerate(apart.samples)]
     apart = TrainBatch(0, tuple(dataclasses.replace(a, tokens=b) for a, b in zip(apart.samples, longer, strict=True)))
     digests = []
     for on in (False, True):
@@ -202,16 +202,16 @@ def test_where_nothing_is_shared_nothing_changes(tiny: Path, trainer: Trainer) -
 @given(st.integers(0, 1000), st.integers(1, 4), st.integers(20, 200), st.booleans())
 def test_every_sample_is_dealt_once(seed: int, ranks: int, limit: int, by_work: bool) -> None:
     rng = np.random.default_rng(seed)
-    sequences = [one.tokens for name in "abcd" for one in session(name, rng)]
+    sequences = [sample.tokens for name in "abcd" for sample in session(name, rng)]
     dealt = split_trees(sequences, PackingRule(limit, ranks=ranks), SMALL, by_work=by_work)
     assert len(dealt) == ranks
-    assert all(dealt), "no rank is idle where there are sequences enough"
+    assert all(dealt), "no rank is idle if there are enough sequences"
     batches = list(chain.from_iterable(dealt))
     assert sorted(chain.from_iterable(batches)) == list(range(len(sequences)))
     assert all(members == sorted(members) for members in batches)
     for members in batches:
-        made = [sample_of("g-s-0", list(sequences[index]), 1, rng) for index in members]
-        tokens = pack_tree(made, torch.device("cpu"), partial(sharing_pays, SMALL)).token_ids.numel()
+        packed_samples = [sample_of("g-s-0", list(sequences[index]), 1, rng) for index in members]
+        tokens = pack_tree(packed_samples, torch.device("cpu"), partial(sharing_pays, SMALL)).token_ids.numel()
         assert by_work or len(members) == 1 or tokens <= limit
 
 
@@ -239,8 +239,8 @@ def test_the_paths_of_one_session_go_to_all_ranks(ranks: int, leaves: list[int])
 def test_leaves_of_a_session_come_together_from_anywhere_in_the_batch() -> None:
     rng = np.random.default_rng(0)
     two = [session(name, rng, leaves=3) for name in "ab"]
-    mixed = [one.tokens for pair in zip(*two, strict=True) for one in pair]
-    size = len({tuple(one.tokens[:end]) for one in two[0] for end in range(1, one.total_length + 1)})
+    mixed = [sample.tokens for pair in zip(*two, strict=True) for sample in pair]
+    size = len({tuple(sample.tokens[:end]) for sample in two[0] for end in range(1, sample.total_length + 1)})
     assert sorted(split_trees(mixed, PackingRule(size + 20), SMALL, by_work=False)[0]) == [[0, 2, 4], [1, 3, 5]]
 
 
@@ -265,13 +265,13 @@ def test_a_mask_is_held_for_shared_prefixes_alone() -> None:
     leaf = sample_of("g0-s-1", [*roots[0].tokens[:25], *[VOCAB - 1] * 5], PROMPT, rng)
     packed = pack_tree([*roots, leaf], torch.device("cpu"), lambda shared, length: shared > 1).packed
     assert isinstance(packed, TreeSequences)
-    assert [None if one is None else tuple(one.shape) for one in packed.masks] == [None, (1, 1, 5, 30)]
+    assert [None if mask is None else tuple(mask.shape) for mask in packed.masks] == [None, (1, 1, 5, 30)]
 
 
 def test_the_choice_of_a_kernel_hears_of_shared_prefixes(
     tiny: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No lengths say what a branch looks at: a kernel that is told lengths alone is no choice."""
+    """Choose no kernel by lengths alone: they do not show what a branch attends to."""
     calls: list[AttentionCall] = []
 
     def noted(call: AttentionCall) -> AttentionKernel:

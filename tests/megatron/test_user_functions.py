@@ -129,16 +129,16 @@ def own(tmp_path: Path) -> Iterator[str]:
 
 def calls() -> list[Any]:
     (module,) = (module for name, module in sys.modules.items() if name.startswith(LOADED))
-    found: list[Any] = module.CALLS
-    return found
+    recorded_calls: list[Any] = module.CALLS
+    return recorded_calls
 
 
 def weights(rank: Any) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in rank.export_weights()}
 
 
-def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], atol: float = 1e-6) -> bool:
-    return all(torch.allclose(tensor, other[name], atol=atol) for name, tensor in one.items())
+def close(first: dict[str, torch.Tensor], other: dict[str, torch.Tensor], atol: float = 1e-6) -> bool:
+    return all(torch.allclose(tensor, other[name], atol=atol) for name, tensor in first.items())
 
 
 def test_an_own_loss_is_minimised_and_named_with_its_digest(own: str, tiny: Path, trainer: Trainer) -> None:
@@ -212,7 +212,7 @@ def test_own_advantages_take_the_place_of_the_estimator_s(own: str, tiny: Path, 
     (_, seen), *_ = calls()
     assert {"rollout_log_probs", "log_probs", "loss_masks", "rewards", "kl", "total_lengths"} <= set(seen)
     halved = dataclasses.replace(
-        batch, samples=tuple(dataclasses.replace(one, reward=one.reward / 2) for one in batch.samples)
+        batch, samples=tuple(dataclasses.replace(sample, reward=sample.reward / 2) for sample in batch.samples)
     )
     with trainer(tiny, {}, lr=1e-2) as rank:
         theirs = rank.train(halved)
@@ -244,12 +244,12 @@ def test_what_a_function_leaves_in_the_step_s_data_is_trained(
     assert set(result.functions) == {"rollout_data_postprocess_path"}
     model = AutoModelForCausalLM.from_pretrained(tiny)
     samples = []
-    for one in batch.samples:
-        log_probs = chosen(every_log_prob(model, one, 1.0), one).detach()
-        mask = one.loss_mask * (log_probs >= log_probs.median()).numpy()
-        share = float(mask.sum() / one.loss_mask.sum())  # of the denominator that is left
-        samples.append(dataclasses.replace(one, loss_mask=mask.astype("int8"), reward=one.reward * 3 * share))
-    assert result.metrics["trained_tokens"] == sum(int(one.loss_mask.sum()) for one in samples)
+    for sample_ in batch.samples:
+        log_probs = chosen(every_log_prob(model, sample_, 1.0), sample_).detach()
+        mask = sample_.loss_mask * (log_probs >= log_probs.median()).numpy()
+        share = float(mask.sum() / sample_.loss_mask.sum())  # of the denominator that is left
+        samples.append(dataclasses.replace(sample_, loss_mask=mask.astype("int8"), reward=sample_.reward * 3 * share))
+    assert result.metrics["trained_tokens"] == sum(int(sample.loss_mask.sum()) for sample in samples)
     with trainer(tiny, {}, **sizes) as rank:
         theirs = rank.train(dataclasses.replace(batch, samples=tuple(samples)))
         # Adam moves a weight with hardly any gradient by the rounding of it: some processors' 1e-5 of a step of 1e-2.
@@ -270,18 +270,18 @@ def test_columns_of_the_batch_and_of_the_function_reach_an_own_loss(own: str, ti
     with trainer(tiny, {"rollout_data_postprocess_path": f"{own}:mask_unlikely"}, lr=1e-2) as rank:
         rank.train(batch)
         assert close(mine, weights(rank))
-    given = [float(one.loss_mask.sum()) for one in batch.samples]
+    sums = [float(sample.loss_mask.sum()) for sample in batch.samples]
     algorithm = {"loss_type": "custom_loss", "custom_loss_function_path": f"{own}:reads_mine"}
     with trainer(tiny, algorithm) as rank:
-        rank.train(dataclasses.replace(batch, columns={"mine": given}))
+        rank.train(dataclasses.replace(batch, columns={"mine": sums}))
 
 
 def test_a_function_of_two_arguments_is_called_without_the_step(own: str, tiny: Path, trainer: Trainer) -> None:
-    found = []
+    losses = []
     for name in ("of_two", "mask_unlikely"):
         with trainer(tiny, {"rollout_data_postprocess_path": f"{own}:{name}"}, lr=0.0) as rank:
-            found.append(rank.train(make_batch()).metrics["pg_loss"])
-    assert found[0] != pytest.approx(found[1])
+            losses.append(rank.train(make_batch()).metrics["pg_loss"])
+    assert losses[0] != pytest.approx(losses[1])
 
 
 @pytest.mark.parametrize("applies", [True, False])
@@ -299,20 +299,20 @@ def test_an_own_correction_weights_and_rejects_unless_it_only_measures(
         metrics = rank.train(batch).metrics
     assert metrics["dropped"] == pytest.approx(1.0)
     expected = 0.0
-    for one in batch.samples:
-        kept = one.loss_mask.sum() - (one.loss_mask[0] if applies else 0)
-        expected -= one.reward * (2 if applies else 1) * kept / one.loss_mask.sum() / len(batch.samples)
+    for sample in batch.samples:
+        kept = sample.loss_mask.sum() - (sample.loss_mask[0] if applies else 0)
+        expected -= sample.reward * (2 if applies else 1) * kept / sample.loss_mask.sum() / len(batch.samples)
     assert metrics["pg_loss"] == pytest.approx(expected, abs=1e-6)
     assert ("mis_kl" in metrics) is not applies
 
 
 def test_an_own_sum_of_the_policy_loss_leaves_other_terms_alone(own: str, tiny: Path, trainer: Trainer) -> None:
-    found = {}
+    metrics = {}
     for path in (None, f"{own}:one_third"):
         algorithm = {"custom_pg_loss_reducer_function_path": path, "entropy_coef": 0.1}
         with trainer(tiny, algorithm, lr=0.0, skip_zero_advantage=False) as rank:
-            found[path] = rank.train(make_batch()).metrics
-    usual, third = found.values()
+            metrics[path] = rank.train(make_batch()).metrics
+    usual, third = metrics.values()
     assert third["pg_loss"] == pytest.approx(usual["pg_loss"] / 3, abs=1e-6)
     assert third["loss"] - third["pg_loss"] == pytest.approx(usual["loss"] - usual["pg_loss"], abs=1e-6)
 
@@ -349,7 +349,7 @@ def test_written_weights_are_shown_and_have_no_part_in_a_step(own: str, tiny: Pa
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "said"),
+    ("algorithm", "message"),
     [
         ({"loss_type": "custom_loss", "custom_loss_function_path": "no_gradient"}, "no_gradient"),
         ({"loss_type": "custom_loss", "custom_loss_function_path": "raises"}, "ZeroDivisionError"),
@@ -364,10 +364,10 @@ def test_written_weights_are_shown_and_have_no_part_in_a_step(own: str, tiny: Pa
     ],
 )
 def test_what_a_function_gives_is_checked(
-    algorithm: dict[str, Any], said: str, own: str, tiny: Path, trainer: Trainer
+    algorithm: dict[str, Any], message: str, own: str, tiny: Path, trainer: Trainer
 ) -> None:
     paths = {name: f"{own}:{value}" if name.endswith("path") else value for name, value in algorithm.items()}
-    with trainer(tiny, paths) as rank, pytest.raises(PlugPointError, match=f"(?s){said}"):
+    with trainer(tiny, paths) as rank, pytest.raises(PlugPointError, match=f"(?s){message}"):
         rank.train(make_batch())
 
 

@@ -38,7 +38,7 @@ def test_a_file_s_tensors_are_in_memory_at_once_and_not_all(tmp_path: Path) -> N
     alive: list[weakref.ref[np.ndarray]] = []  # type: ignore[type-arg]
     most = 0
 
-    def made() -> Iterator[TensorBytes]:
+    def stream() -> Iterator[TensorBytes]:
         nonlocal most
         for place in range(20):
             array = np.full(25, place, np.float32)
@@ -47,7 +47,7 @@ def test_a_file_s_tensors_are_in_memory_at_once_and_not_all(tmp_path: Path) -> N
             yield f"t{place}", "F32", (25,), memoryview(array)
             del array
 
-    shards = write_shards(tmp_path, "own", made(), max_bytes=400, durable=False)
+    shards = write_shards(tmp_path, "own", stream(), max_bytes=400, durable=False)
     assert [len(shard.digests) for shard in shards] == [4] * 5
     assert most <= 6, "a file of four, the next tensor, and the one that is given"
     assert write_shards(tmp_path, "none", [], durable=False) == []

@@ -70,11 +70,11 @@ def test_a_sharded_folder_loads_like_a_single_file(tmp_path: Path, trainer: Call
     model.save_pretrained(tmp_path / "many", max_shard_size="10KB")
     assert (tmp_path / "many" / "model.safetensors.index.json").exists()
     sample = make_batch().samples[:1]
-    found = []
+    logits = []
     for name in ("one", "many"):
         with trainer(tmp_path / name) as rank:
-            found.append(logits_of(rank, sample)[0])
-    assert torch.equal(*found)
+            logits.append(logits_of(rank, sample)[0])
+    assert torch.equal(*logits)
 
 
 def damage(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
@@ -126,4 +126,4 @@ def test_a_config_of_another_size_names_the_shapes(tmp_path: Path, trainer: Call
 def test_split_is_the_inverse_of_merge(rule: Rule, ranks: int) -> None:
     tensors = [torch.randn(shape) for shape in rule.shapes]
     back = rule.split([rule.merge(tensors, rank, ranks) for rank in range(ranks)])
-    assert all(torch.equal(one, other) for one, other in zip(tensors, back, strict=True))
+    assert all(torch.equal(tensor, other) for tensor, other in zip(tensors, back, strict=True))

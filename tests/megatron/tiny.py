@@ -81,7 +81,7 @@ def make_model(
 def make_batch(step: int = 0, groups: int = 4, samples: int = 4, *, zero: bool = False, seed: int = 0) -> TrainBatch:
     """A batch with plausible rewards; with `zero` every second group has equal rewards (advantage 0)."""
     random = np.random.default_rng([seed, step])
-    made = []
+    samples_ = []
     for group in range(groups):
         prompt = random.integers(0, VOCAB, random.integers(2, 6))
         rewards = random.integers(0, 2, samples).astype(float)
@@ -91,7 +91,7 @@ def make_batch(step: int = 0, groups: int = 4, samples: int = 4, *, zero: bool =
             response = random.integers(0, VOCAB, random.integers(1, 20))
             mask = (random.random(len(response)) < 0.9).astype(np.int8)
             mask[0] = 1
-            made.append(
+            samples_.append(
                 TrainSample(
                     sample=f"{step}-{group}-{index}",
                     group=f"{step}-{group}",
@@ -106,11 +106,11 @@ def make_batch(step: int = 0, groups: int = 4, samples: int = 4, *, zero: bool =
                     newest_version=step,
                 )
             )
-    return TrainBatch(step=step, samples=tuple(made))
+    return TrainBatch(step=step, samples=tuple(samples_))
 
 
-def settings_for(folder: Path, **given: Any) -> TrainerSettings:
+def settings_for(folder: Path, **changes: Any) -> TrainerSettings:
     """Settings with a learning rate at which a few steps show."""
     return TrainerSettings(
-        **{"hf_checkpoint": str(folder), "lr": 1e-3, "adam_beta2": 0.99, "distributed_timeout_minutes": 1, **given}
+        **{"hf_checkpoint": str(folder), "lr": 1e-3, "adam_beta2": 0.99, "distributed_timeout_minutes": 1, **changes}
     )

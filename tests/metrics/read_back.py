@@ -1,4 +1,4 @@
-"""What loggers have written, as TensorBoard and W&B read it."""
+"""Read what loggers have written, by TensorBoard and W&B."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Points = dict[str, list[tuple[int, float]]]
 
 
 def tensorboard_points(folder: Path) -> Points:
-    """As TensorBoard reads them."""
+    """Return points as TensorBoard reads them."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     read = accumulator.EventAccumulator(str(folder), size_guidance={"scalars": 0})
     read.Reload()
-    return {tag: [(one.step, one.value) for one in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+    return {tag: [(scalar.step, scalar.value) for scalar in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
 
 
 def wandb_records(file: Path) -> Iterator[Any]:
@@ -40,5 +40,6 @@ def wandb_records(file: Path) -> Iterator[Any]:
 def wandb_rows(file: Path) -> list[dict[str, Any]]:
     history = (record.history for record in wandb_records(file) if record.HasField("history"))
     return [
-        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in one.item} for one in history
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.item}
+        for record in history
     ]

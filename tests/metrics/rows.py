@@ -22,14 +22,14 @@ EVERYTHING = MetricsSettings(
 
 
 def rows(records: Iterable[Recorded], settings: TrainSettings | None = None) -> list[MetricsRow]:
-    """Of a whole log."""
+    """Return the rows of a whole log."""
     fold = MetricsFold(settings or TrainSettings(), unpack)
-    return [row for one in records if (row := fold.apply(one)) is not None]
+    return [row for record in records if (row := fold.apply(record)) is not None]
 
 
-def rows_of(said: Sequence[Event], settings: TrainSettings | None = None) -> list[MetricsRow]:
-    """Of events a tenth of a second apart."""
-    return rows(recorded(list(said)), settings)
+def rows_of(events: Sequence[Event], settings: TrainSettings | None = None) -> list[MetricsRow]:
+    """Return the rows of events that are a tenth of a second apart."""
+    return rows(recorded(list(events)), settings)
 
 
 def rollout(
@@ -53,7 +53,7 @@ def rollout(
 
 
 def batch(step: int, rewards: dict[str, float]) -> BatchSealed:
-    """Of these samples with their rewards, which are not normalised."""
+    """Build a batch of these samples with their rewards, which are not normalised."""
     groups = tuple(dict.fromkeys(map(group_of, rewards)))
     values = tuple(rewards.values())
     return made.sealed(step, groups=groups, samples=tuple(rewards), rewards=values, raw_rewards=values, digest="")

@@ -34,11 +34,11 @@ def test_two_halves_give_what_the_whole_gives(log: Path, share: float) -> None:
     records, whole = folded(log)
     cut = round(share * len(records))
     first = MetricsFold(SETTINGS, unpack)
-    before = [row for one in records[:cut] if (row := first.apply(one))]
+    before = [row for record in records[:cut] if (row := first.apply(record))]
     second = copy.deepcopy(first)  # what it needs is in it, and nowhere else
-    for one in records[cut:]:
-        first.apply(one)  # and this one's going on is nothing to it
-    after = [row for one in records[cut:] if (row := second.apply(one))]
+    for later in records[cut:]:
+        first.apply(later)  # and what this one folds later does not affect it
+    after = [row for record in records[cut:] if (row := second.apply(record))]
     assert before + after == whole
     assert len(whole) > 2
 
@@ -48,15 +48,15 @@ async def test_a_simulated_run_has_a_row_for_each_batch_step_and_evaluation(tmp_
     async with Simulation(tmp_path, plan, evaluations={"held": ["one", "two"]}) as sim:
         sim.start_engine()
         await sim.finish()
-    found = rows(sim.log.records, SETTINGS)
+    rows_ = rows(sim.log.records, SETTINGS)
     sealed, committed = sim.events(BatchSealed), sim.events(StepCommitted)
-    assert [row.values["rollout/step"] for row in found if "rollout/rewards" in row.values] == [b.step for b in sealed]
-    assert [row.values["train/step"] for row in found if "train/step" in row.values] == [s.step for s in committed]
-    evals = [row.values for row in found if "eval/step" in row.values]
-    assert [(one["eval/step"], one["eval/held"]) for one in evals] == [
+    assert [row.values["rollout/step"] for row in rows_ if "rollout/rewards" in row.values] == [b.step for b in sealed]
+    assert [row.values["train/step"] for row in rows_ if "train/step" in row.values] == [s.step for s in committed]
+    evals = [row.values for row in rows_ if "eval/step" in row.values]
+    assert [(evaluation["eval/step"], evaluation["eval/held"]) for evaluation in evals] == [
         (event.version, event.mean) for event in sim.events(EvalCompleted)
     ]
-    assert all("eval/held-pass@2" in one and "eval/held/response_len/mean" in one for one in evals)
+    assert all("eval/held-pass@2" in evaluation and "eval/held/response_len/mean" in evaluation for evaluation in evals)
 
 
 async def test_nothing_of_a_finished_run_is_kept(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ async def test_nothing_of_a_finished_run_is_kept(tmp_path: Path) -> None:
         await sim.finish()
     fold = MetricsFold(SETTINGS, unpack)
     trained = {group for batch in sim.events(BatchSealed) for group in batch.groups}
-    for one in sim.log.records:
-        fold.apply(one)
+    for record in sim.log.records:
+        fold.apply(record)
     kept = {
         *fold._requested,
         *fold._completed,

@@ -1,4 +1,4 @@
-"""What loggers write, read back; and the process that writes it beside a run."""
+"""Test what loggers write, read back; and the process that writes it beside a run."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def archive(sim: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return str(tmp_path / "archive" / "sim")
 
 
-def points_of(found: list[MetricsRow]) -> Points:
+def points_of(rows_: list[MetricsRow]) -> Points:
     """The points that loggers have to show: (step, value) of each metric."""
     points: Points = defaultdict(list)
-    for row in found:
+    for row in rows_:
         for name in row.values.keys() - set(AXES.values()):
             points[name].append((int(row.values[AXES[name.partition("/")[0]]]), row.values[name]))
     return points
@@ -106,21 +106,25 @@ def test_wandb_offline_has_every_row_once_however_often_it_is_written(sim: Simul
     for _ in range(2):
         subprocess.run(command_line, check=True, stderr=subprocess.DEVNULL)  # W&B starts threads and a process
     (file,) = Path("wandb").glob("offline-run-*/run-*.wandb")
-    found = wandb_rows(file)
+    logged = wandb_rows(file)
     expected = rows(sim.log.records, SETTINGS)
-    assert [{name: row[name] for name in one.values} for row, one in zip(found, expected, strict=True)] == [
-        pytest.approx(one.values) for one in expected
+    assert [{name: row[name] for name in row_.values} for row, row_ in zip(logged, expected, strict=True)] == [
+        pytest.approx(row_.values) for row_ in expected
     ]
-    assert [row["log/position"] for row in found] == [one.position for one in expected]
+    assert [row["log/position"] for row in logged] == [row_.position for row_ in expected]
     (run,) = [record.run for record in wandb_records(file) if record.HasField("run")]
     assert (run.project, run.run_group[:2], run.display_name[:2]) == ("p", "g_", "g_")
-    axes = {one.metric.glob_name: one.metric.step_metric for one in wandb_records(file) if one.metric.step_metric}
+    axes = {
+        record.metric.glob_name: record.metric.step_metric
+        for record in wandb_records(file)
+        if record.metric.step_metric
+    }
     assert axes == {f"{prefix}/*": axis for prefix, axis in AXES.items()}
     assert not [path for path in Path().rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
 
 
 class FakeRun:
-    """What W&B gives for a run that it has the first rows of."""
+    """Play the W&B run that already has the first rows of a run."""
 
     def __init__(self, summary: dict[str, Any]) -> None:
         self.summary, self.logged, self.url = summary, list[dict[str, Any]](), "https://wandb.example/t/p/runs/1"
@@ -135,20 +139,20 @@ def test_wandb_online_goes_on_behind_its_newest_row(
     sim: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wandb = pytest.importorskip("wandb")
-    found = rows(sim.log.records, SETTINGS)
-    run, asked = FakeRun({"log/position": found[3].position}), dict[str, Any]()
-    monkeypatch.setattr(wandb, "init", lambda **given: asked.update(given) or run)
+    rows_ = rows(sim.log.records, SETTINGS)
+    run, options = FakeRun({"log/position": rows_[3].position}), dict[str, Any]()
+    monkeypatch.setattr(wandb, "init", lambda **kwargs: options.update(kwargs) or run)
     monkeypatch.delenv("WANDB_MODE", raising=False)
     settings = settings_from(kept({"metrics": {"use_wandb": True, "wandb_key": "k" * 40, "wandb_team": "t"}}))
     assert settings.metrics.wandb_key == "${SLIME_EVENTS_WANDB_KEY}"
     (logger,) = open_loggers.open_loggers(settings, LoggedRun("sim", 1, tmp_path))
-    for row in found:
+    for row in rows_:
         logger.write(row)
-    assert run.logged == [row.values | {"log/position": row.position} for row in found[4:]]
-    assert (asked["mode"], asked["resume"], asked["entity"]) == ("online", "allow", "t")
-    assert asked["settings"].api_key == "k" * 40
-    assert "k" * 40 not in json.dumps(asked["config"])
-    assert LoggedRun("sim", 1, tmp_path).id == asked["id"] != LoggedRun("sim", 2, tmp_path).id
+    assert run.logged == [row.values | {"log/position": row.position} for row in rows_[4:]]
+    assert (options["mode"], options["resume"], options["entity"]) == ("online", "allow", "t")
+    assert options["settings"].api_key == "k" * 40
+    assert "k" * 40 not in json.dumps(options["config"])
+    assert LoggedRun("sim", 1, tmp_path).id == options["id"] != LoggedRun("sim", 2, tmp_path).id
 
 
 def test_rows_are_printed_without_any_package(
@@ -182,13 +186,13 @@ def test_a_package_that_is_missing_is_one_sentence(archive: str, monkeypatch: py
 async def folder(sim: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     """The run with a log on a NATS server's disk."""
     monkeypatch.delenv("TENSORBOARD_DIR", raising=False)
-    made = RunFolder.create(tmp_path, "sim-folder")
-    made.settings.write_text(to_toml(SETTINGS).replace(f'run = "{SETTINGS.run.run}"', 'run = "sim"'))
-    async with await NatsServer.start(made.nats) as server:
+    run_folder = RunFolder.create(tmp_path, "sim-folder")
+    run_folder.settings.write_text(to_toml(SETTINGS).replace(f'run = "{SETTINGS.run.run}"', 'run = "sim"'))
+    async with await NatsServer.start(run_folder.nats) as server:
         stream = await JetStreamLog.open(server.url, "sim")
         await append_all(stream, [Append(record.envelope) for record in sim.log.records])
         await stream.close()
-    return made
+    return run_folder
 
 
 async def test_a_process_beside_the_run_writes_all_of_it(

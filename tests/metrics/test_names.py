@@ -102,9 +102,16 @@ def test_a_step_has_slimes_names() -> None:
 def test_appends_that_were_sent_again_are_counted_until_the_next_step() -> None:
     """A name that slime has not, in the rows of steps before which there were some."""
     active = made.activated(1, engine="a")
-    told = [replace(active, refused_batches=count, engine=f"e{count}") for count in (3, 0, 4)]
+    activations = [replace(active, refused_batches=count, engine=f"e{count}") for count in (3, 0, 4)]
     rows = rows_of(
-        [*told, COMMITTED, active, replace(COMMITTED, step=4, version=5), told[0], replace(COMMITTED, step=5)]
+        [
+            *activations,
+            COMMITTED,
+            active,
+            replace(COMMITTED, step=4, version=5),
+            activations[0],
+            replace(COMMITTED, step=5),
+        ]
     )
     assert [row.values.get("perf/refused_batches") for row in rows] == [7.0, None, 3.0]
 
@@ -119,10 +126,12 @@ def test_a_critic_has_slimes_names() -> None:
         "seconds_critic": "perf/critic_train_time",
         **{name: f"rollout/{name}" for name in ("values", "returns", "advantages")},
     }
-    said = {name: float(number) for number, name in enumerate(names)}
-    (row,) = rows_of([replace(COMMITTED, metrics=TRAINED | said)])
-    assert {name: row.values[name] for name in names.values()} == dict(zip(names.values(), said.values(), strict=True))
-    assert not [name for name in row.values if name.removeprefix("train/") in said]
+    figures = {name: float(number) for number, name in enumerate(names)}
+    (row,) = rows_of([replace(COMMITTED, metrics=TRAINED | figures)])
+    assert {name: row.values[name] for name in names.values()} == dict(
+        zip(names.values(), figures.values(), strict=True)
+    )
+    assert not [name for name in row.values if name.removeprefix("train/") in figures]
 
 
 def test_waiting_is_what_lies_between_two_steps() -> None:
@@ -135,7 +144,7 @@ def test_waiting_is_what_lies_between_two_steps() -> None:
 
 
 def test_figures_of_a_batch() -> None:
-    said = [
+    events = [
         *rollout("a-s0", [-1.0, -3.0, -9.0, -9.0], 1.0, mask=[1, 1, 0, 0], stop=StopReason.LENGTH),
         *rollout("a-s1", [-1.0], 0.0),
         *rollout("b-s0", [-2.0, -2.0], 1.0, detail={"found": "no"}, metadata={"raw_reward": 3.0}),
@@ -145,7 +154,7 @@ def test_figures_of_a_batch() -> None:
     settings = made.settings(
         metrics=EVERYTHING, engine={"rollout_num_gpus": 2}, rollout={"rollout_max_response_len": 4}
     )
-    ((values,),) = ([row.values for row in rows_of(said, settings)],)
+    ((values,),) = ([row.values for row in rows_of(events, settings)],)
     seconds = 1.2  # from the first request to the seal
     expected = {
         "rollout/rewards": 0.75,
@@ -185,30 +194,30 @@ def test_figures_of_a_batch() -> None:
 
 
 def test_no_correct_sample_gives_no_figures_of_correct_ones() -> None:
-    said = [*rollout("a-s0", [-1.0], 0.0), *rollout("a-s1", [-1.0], 0.0), batch(0, {"a-s0": 0.0, "a-s1": 0.0})]
-    (row,) = rows_of(said, TrainSettings(metrics=EVERYTHING))
+    events = [*rollout("a-s0", [-1.0], 0.0), *rollout("a-s1", [-1.0], 0.0), batch(0, {"a-s0": 0.0, "a-s1": 0.0})]
+    (row,) = rows_of(events, TrainSettings(metrics=EVERYTHING))
     assert not [name for name in row.values if "correct" in name]
     assert row.values["passrate/pass@2"] == 0.0
 
 
 def test_zero_std_is_counted_where_a_prompt_has_several_answers_for_it() -> None:
-    said = [*rollout("a-s0", [-1.0], 0.5), *rollout("a-s1", [-1.0], 0.5), batch(0, {"a-s0": 0.5, "a-s1": 0.5})]
+    events = [*rollout("a-s0", [-1.0], 0.5), *rollout("a-s1", [-1.0], 0.5), batch(0, {"a-s0": 0.5, "a-s1": 0.5})]
     (grpo,), (ppo,) = (
-        rows_of(said, made.settings(algorithm={"advantage_estimator": name})) for name in ("grpo", "ppo")
+        rows_of(events, made.settings(algorithm={"advantage_estimator": name})) for name in ("grpo", "ppo")
     )
     assert grpo.values["rollout/zero_std/count_0.5"] == 1
     assert not [name for name in ppo.values if "zero_std" in name]
 
 
 def test_tools_are_no_generation() -> None:
-    asked, done, graded = rollout("a-s0", [-1.0, -1.0], 1.0)
+    request, done, graded = rollout("a-s0", [-1.0, -1.0], 1.0)
     turns = [
         made.turn("a-s0"),
         made.turn("a-s0", index=1, role=TurnRole.TOOL, seconds=0.3),
         made.turn("a-s0", index=2),
     ]
-    said = [asked, *turns, done, graded, *rollout("a-s1", [-1.0], 1.0), batch(0, {"a-s0": 1.0, "a-s1": 1.0})]
-    (row,) = rows_of(said, TrainSettings(metrics=EVERYTHING))
+    events = [request, *turns, done, graded, *rollout("a-s1", [-1.0], 1.0), batch(0, {"a-s0": 1.0, "a-s1": 1.0})]
+    (row,) = rows_of(events, TrainSettings(metrics=EVERYTHING))
     values, seconds = row.values, 0.9
     assert values["multi_turn/multi_turn_metric/round_number_max"] == 2
     assert values["multi_turn/multi_turn_metric/round_number_min"] == 1
@@ -220,13 +229,13 @@ def test_tools_are_no_generation() -> None:
 
 def test_an_evaluation() -> None:
     group = "eval-held-v2-000000"
-    said = [
+    events = [
         *rollout(f"{group}-s0", [-1.0, -1.0], 1.0, stop=StopReason.LENGTH),
         rollout(f"{group}-s1", [-1.0], 0.0)[0],  # this one never ends
         *rollout("eval-held-v3-000000-s0", [-1.0], 1.0),  # of another version
         made.evaluated(2, failed=1),
     ]
-    (row,) = rows_of(said, TrainSettings(metrics=EVERYTHING))
+    (row,) = rows_of(events, TrainSettings(metrics=EVERYTHING))
     values = row.values
     assert values["eval/held"] == 0.5
     assert (values["eval/held-truncated_ratio"], values["eval/held/truncated_ratio"]) == (1.0, 1.0)
@@ -239,14 +248,14 @@ def test_filtered_groups_are_counted_by_their_reason_until_the_next_batch() -> N
     def dropped(group: str, cause: RejectionCause) -> GroupRejected:
         return made.rejected(group, cause, reason="zero_std_0.0")
 
-    said = [
+    events = [
         dropped("x", RejectionCause.FILTER),
         dropped("y", RejectionCause.FILTER),
         dropped("z", RejectionCause.ROLLOUT_FAILED),
         batch(0, {"a-s0": 1.0}),
         batch(1, {"b-s0": 1.0}),
     ]
-    first, second = rows_of(said)
+    first, second = rows_of(events)
     assert first.values["rollout/dynamic_filter/drop_zero_std_0.0"] == 2
     assert "rollout/dynamic_filter/drop_zero_std_0.0" not in second.values
 
@@ -279,7 +288,7 @@ def test_every_metric_has_an_axis_in_its_row_and_a_finite_value() -> None:
 def test_a_log_function_of_the_users_takes_the_place_of_slimes() -> None:
     """slime's trainer logs its own all the same."""
     evaluated = made.evaluated(1, log_function="mine.py:log")
-    said = [*rollout("a-s0", [-1.0], 1.0), replace(batch(0, {"a-s0": 1.0}), log_function="mine.py:log"), evaluated]
-    (row,) = rows_of(said)
+    events = [*rollout("a-s0", [-1.0], 1.0), replace(batch(0, {"a-s0": 1.0}), log_function="mine.py:log"), evaluated]
+    (row,) = rows_of(events)
     assert {"rollout/raw_reward", "rollout/response_lengths"} <= set(row.values)
     assert not [name for name in row.values if name.startswith("perf/") or "response_len/" in name]

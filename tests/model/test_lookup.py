@@ -29,9 +29,9 @@ async def _compare(log: Readable) -> Run:
         step = whole.groups[sample.group].step
         assert lookup.run.version_of_step(step) == whole.version_of_step(step)
     for name, group in whole.groups.items():
-        found = await Lookup(log).group(name)
-        assert found.members == group.members
-        assert _without_members(found) == _without_members(group)
+        group_at = await Lookup(log).group(name)
+        assert group_at.members == group.members
+        assert _without_members(group_at) == _without_members(group)
     for number, step_record in whole.steps.items():
         assert await Lookup(log).step(number) == step_record
     for number, version in whole.versions.items():

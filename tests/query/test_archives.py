@@ -27,8 +27,8 @@ SAID = finished(events())
 ASKED = ("events", "rewards", "tokens")
 
 
-def archive(folder: Path, said: Sequence[Event], per_segment: int) -> None:
-    made.archived(folder, recorded(list(said)), per_segment=per_segment, closed=False)
+def archive(folder: Path, events: Sequence[Event], per_segment: int) -> None:
+    made.archived(folder, recorded(list(events)), per_segment=per_segment, closed=False)
 
 
 async def with_archive(url: Path, log: MemoryLog) -> OpenedRun:
@@ -113,7 +113,7 @@ def test_only_the_last_bundle_changes_as_an_archive_grows() -> None:
 
 
 def test_a_bundle_is_named_by_all_its_segments() -> None:
-    """Of two archives that differ in an earlier segment alone, one is not answered with what is kept of the other."""
+    """Keep apart two archives that differ in an earlier segment alone."""
     some = [_segment(number, 1) for number in range(1, 5)]
     (whole,) = kept.bundles(some)
     named = {kept.digest_of(whole)}

@@ -1,4 +1,4 @@
-"""What a question reads, in which order samples are chosen, and that a run that was opened is let go of."""
+"""Test what a question reads, in which order samples are chosen, and that an opened run is closed."""
 
 from __future__ import annotations
 
@@ -69,30 +69,30 @@ def test_a_question_reads_what_it_names(sql: str, tables: set[str]) -> None:
     assert event_tables_of(sql) == tables
 
 
-async def _asked(run: OpenedRun, sql: str, **how: Any) -> list[tuple[Any, ...]]:
+async def _rows(run: OpenedRun, sql: str, **how: Any) -> list[tuple[Any, ...]]:
     async with tables_of(run, **how) as tables:
         return (await tables.sql(sql)).rows()
 
 
 async def test_sums_are_plain_integers_beside_columns_of_other_types() -> None:
     async with tables_of(await small()) as tables:
-        told = await tables.sql("SELECT 1.5 AS a, sum(tokens) AS \"b c\", 'x' AS d FROM samples")
+        result = await tables.sql("SELECT 1.5 AS a, sum(tokens) AS \"b c\", 'x' AS d FROM samples")
         plain = await tables.sql("SELECT 1 AS a")
-    assert (told.columns, told.types[1:]) == (["a", "b c", "d"], ["BIGINT", "VARCHAR"])
-    (row,) = told.arrow().to_pylist()
+    assert (result.columns, result.types[1:]) == (["a", "b c", "d"], ["BIGINT", "VARCHAR"])
+    (row,) = result.arrow().to_pylist()
     assert (row["b c"], row["d"]) == (30, "x")
     assert (plain.rows(), plain.types) == ([(1,)], ["INTEGER"])
-    with told.reading() as reader:
+    with result.reading() as reader:
         assert reader.read_all().num_rows == 1
 
 
 async def test_a_data_frame_wants_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     async with tables_of(await small()) as tables:
-        told = await tables.sql("SELECT 1 AS a")
+        result = await tables.sql("SELECT 1 AS a")
         wrong = await tables.sql("SELECT text::INTEGER FROM samples")
     monkeypatch.setattr(answers, "find_spec", lambda name: None)
     with pytest.raises(MissingPart):
-        told.pandas()
+        result.pandas()
     for take in (wrong.rows, wrong.arrow):
         with pytest.raises(BadQuery):
             take()
@@ -108,13 +108,13 @@ def test_a_query_s_own_line_is_named() -> None:
 
 
 def _many(count: int) -> list[Any]:
-    """The small run, one group of which has so many samples."""
-    said: list[Any] = []
+    """The small run, with `count` samples in one group."""
+    events_: list[Any] = []
     for event in events():
-        said.append(event)
+        events_.append(event)
         if isinstance(event, RolloutRequested) and event.sample == f"{GROUPS[0]}-s1":
-            said += [_renamed(event, index) for index in range(2, count)]
-    return said
+            events_ += [_renamed(event, index) for index in range(2, count)]
+    return events_
 
 
 def _renamed(event: Any, index: int) -> Any:
@@ -122,8 +122,8 @@ def _renamed(event: Any, index: int) -> Any:
 
 
 async def test_samples_of_a_group_are_in_their_order() -> None:
-    found = await samples_where(await opened(_many(12)), f"SELECT '{GROUPS[0]}' AS group_id")
-    assert found == [f"{GROUPS[0]}-s{index}" for index in range(12)]
+    samples = await samples_where(await opened(_many(12)), f"SELECT '{GROUPS[0]}' AS group_id")
+    assert samples == [f"{GROUPS[0]}-s{index}" for index in range(12)]
 
 
 async def test_groups_are_in_the_query_s_order_each_once_and_null_is_none() -> None:
@@ -139,10 +139,10 @@ async def test_groups_are_in_the_query_s_order_each_once_and_null_is_none() -> N
 
 async def test_a_run_that_is_gone_is_said_where_it_matters(tmp_path: Path) -> None:
     child = await opened(branch(f"{tmp_path}/gone/{RUN}", version=1, position=9, follows=True), "child")
-    assert await _asked(child, "SELECT version FROM versions") == [(1,)]
+    assert await _rows(child, "SELECT version FROM versions") == [(1,)]
     for sql, how in (("FROM samples", {}), ("FROM versions", {"with_parent": True})):
         with pytest.raises(RunNotFound):
-            await _asked(child, sql, **how)
+            await _rows(child, sql, **how)
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,10 @@ async def test_a_run_is_held_open_by_a_thread_until_it_is_closed(tmp_path: Path)
     def ask() -> tuple[Any, Any]:
         tables = open_tables(where, cache=tmp_path / "kept")
         assert (tables._thread.is_alive(), tables._thread.daemon) == (True, True), "no process waits for it at its end"
-        told = tables.sql("SELECT count(*) FROM steps")
+        result = tables.sql("SELECT count(*) FROM steps")
         tables.close()
         tables.close()
-        return tables._thread.is_alive(), told.rows()
+        return tables._thread.is_alive(), result.rows()
 
     assert await asyncio.to_thread(ask) == (False, [(2,)])
 
@@ -186,13 +186,13 @@ async def test_a_run_that_cannot_be_opened_leaves_no_thread(tmp_path: Path, monk
     monkeypatch.setattr(OpenTables, "close", noted)
     with pytest.raises(RunNotFound):
         await asyncio.to_thread(open_tables, "nowhere", runs_dir=tmp_path)
-    assert [one._thread.is_alive() for one in closed] == [False]
+    assert [tables_._thread.is_alive() for tables_ in closed] == [False]
 
 
 async def test_prompts_requests_and_ends_are_asked_for_by_type() -> None:
-    said = events()
+    written = events()
     counts = {
-        name: sum(isinstance(event, kind) for event in said)
+        name: sum(isinstance(event, kind) for event in written)
         for name, kind in (
             ("prompt_submitted", PromptSubmitted), ("rollout_requested", RolloutRequested),
             ("rollout_completed", RolloutCompleted), ("group_accepted", GroupAccepted),
@@ -200,9 +200,9 @@ async def test_prompts_requests_and_ends_are_asked_for_by_type() -> None:
     }  # fmt: skip
     run = await small()
     for name, count in counts.items():
-        assert await _asked(run, f"SELECT count(*), count(DISTINCT position) FROM log.{name}") == [(count, count)]
+        assert await _rows(run, f"SELECT count(*), count(DISTINCT position) FROM log.{name}") == [(count, count)]
     both = "SELECT count(*) FROM log.prompt_submitted, log.group_accepted"
-    assert await _asked(run, both) == [(counts["prompt_submitted"] * counts["group_accepted"],)]
+    assert await _rows(run, both) == [(counts["prompt_submitted"] * counts["group_accepted"],)]
 
 
 def _no_rows(name: str) -> Any:

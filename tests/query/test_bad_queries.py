@@ -1,4 +1,4 @@
-"""What is no question about a run is refused, and the message says what was probably meant."""
+"""Test that an invalid question about a run is refused, with a message about what was probably meant."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def tables() -> AsyncIterator[RunTables]:
 
 
 @pytest.mark.parametrize(
-    ("sql", "said"),
+    ("sql", "message"),
     [
         ("SELECT *\nFROM sample", "unknown table sample. Did you mean samples"),
         ("SELECT *\nFROM sample", "line 2: FROM sample"),
@@ -31,10 +31,10 @@ async def tables() -> AsyncIterator[RunTables]:
         ("PIVOT samples ON stop USING count(*)", "IN (...)"),
     ],
 )
-async def test_the_message_helps(tables: RunTables, sql: str, said: str) -> None:
+async def test_the_message_helps(tables: RunTables, sql: str, message: str) -> None:
     with pytest.raises(BadQuery) as error:
         await tables.sql(sql)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 async def test_a_wrong_value_is_named_when_the_rows_are_taken(tables: RunTables) -> None:

@@ -36,12 +36,12 @@ async def test_the_past_ends_where_the_branch_begins(tmp_path: Path) -> None:
 
 async def test_what_a_learner_says_is_about_the_samples_of_the_run_that_it_follows(tmp_path: Path) -> None:
     where = await archived_parent(tmp_path)
-    said = [
+    events_ = [
         *branch(where, version=0, position=3, follows=True),
         made.rejected(GROUPS[0], reason="mine"),
         made.sealed(groups=(GROUPS[3],), samples=(f"{GROUPS[3]}-s1",), rewards=(0.5,), raw_rewards=(9.0,)),
     ]
-    learner = await opened(said, run="learner")
+    learner = await opened(events_, run="learner")
     async with tables_of(learner, with_parent=True, cache=tmp_path / "tables") as tables:
         trained = (await tables.sql("SELECT run, sample, sample_run FROM trained WHERE run = 'learner'")).rows()
         samples = await tables.sql(
@@ -64,11 +64,11 @@ async def test_what_a_learner_says_is_about_the_samples_of_the_run_that_it_follo
 async def test_a_step_that_its_parent_had_sealed_ahead_is_the_branch_s_own(tmp_path: Path) -> None:
     where = await archived_parent(tmp_path)
     ahead = max(number for number, event in enumerate(events(), 1) if isinstance(event, BatchSealed))
-    said = [
+    events_ = [
         *branch(where, version=1, position=ahead),
         made.sealed(1, groups=(GROUPS[3],), samples=(f"{GROUPS[3]}-s1",), rewards=(0.5,), raw_rewards=(9.0,)),
     ]
-    child = await opened(said, run="child")
+    child = await opened(events_, run="child")
     async with tables_of(child, with_parent=True, cache=tmp_path / "tables") as tables:
         assert (await tables.sql("SELECT run, step FROM steps ORDER BY step")).rows() == [(RUN, 0), ("child", 1)]
         trained = (await tables.sql("SELECT DISTINCT run, step FROM trained ORDER BY step")).rows()
@@ -95,9 +95,9 @@ async def test_a_learner_answers_with_the_rollouts_that_it_is_trained_on(tmp_pat
 
 async def test_a_run_that_goes_on_after_an_end_has_not_finished(tmp_path: Path) -> None:
     stopped = made.finished(FinishReason.INTERRUPTED)
-    said = [made.started(), stopped, made.resumed()]
+    events_ = [made.started(), stopped, made.resumed()]
     ended = made.finished(steps=2, events=3)
-    for events_of, reason in ((said[:2], "interrupted"), (said, None), ([*said, ended], "all_steps")):
+    for events_of, reason in ((events_[:2], "interrupted"), (events_, None), ([*events_, ended], "all_steps")):
         async with tables_of(await opened(events_of), cache=tmp_path / "tables") as tables:
             rows = (await tables.sql("SELECT finish_reason, finished IS NULL, resumptions FROM runs")).rows()
         assert rows == [(reason, reason is None, len(events_of) // 3)]
@@ -115,8 +115,8 @@ async def test_a_parent_that_has_gone_is_named(tmp_path: Path) -> None:
 async def test_the_past_of_a_branch_of_a_branch_goes_back_to_its_first_run(tmp_path: Path) -> None:
     where = await archived_parent(tmp_path)
     child = made.recorded(*branch(where, version=1, position=9), *step_events(1, "own"), run="child")
-    said = branch(made.archived(tmp_path, child), version=2, position=9)
-    (started, published) = said
+    events_ = branch(made.archived(tmp_path, child), version=2, position=9)
+    (started, published) = events_
     assert isinstance(started, RunStarted)
     started = replace(started, branched=replace(started.branched, run="child", weights_digest="w2"))
     for follows, runs in ((False, ["child", "grandchild", RUN]), (True, ["child", "grandchild", RUN])):

@@ -73,13 +73,13 @@ TOLD = {
 }  # fmt: skip
 
 
-def told(rows: list[Whole]) -> list[dict[str, Any]]:
+def values_of(rows: list[Whole]) -> list[dict[str, Any]]:
     columns = list(struct_columns(Whole))
     arrays = [column.array(rows) for column in columns]
     for array in arrays:
         array.validate(full=True)
     assert [array.type for array in arrays] == [column.type for column in columns]
-    told_of = {one.name: array.to_pylist() for one, array in zip(columns, arrays, strict=True)}
+    told_of = {column.name: array.to_pylist() for column, array in zip(columns, arrays, strict=True)}
     return [{name: values[place] for name, values in told_of.items()} for place in range(len(rows))]
 
 
@@ -91,8 +91,8 @@ def test_values_are_told_and_what_is_none_is_null() -> None:
     bare = Whole(text="y", rows=None)
     nothing = dict.fromkeys(TYPES) | {"text": "y", "many": [], "by": [], "mixed": "{}", "rows": []}
     for some in ([FULL], [bare], [bare, FULL, bare], []):
-        assert told(some) == [TOLD if one is FULL else nothing for one in some]
-    assert told([Whole(text="z", label={"a": 1}), FULL])[0]["label"] == '{"a":1}'
+        assert values_of(some) == [TOLD if row is FULL else nothing for row in some]
+    assert values_of([Whole(text="z", label={"a": 1}), FULL])[0]["label"] == '{"a":1}'
 
 
 def test_what_json_has_no_place_for_is_told_as_a_text() -> None:
@@ -108,8 +108,8 @@ def completion(**fields: Any) -> RolloutCompleted:
     return made.completed(**usual | fields)
 
 
-def token_rows(*said: Event) -> list[dict[str, Any]]:
-    return EVENT_TABLES["token_run"].batch(recorded(list(said)), unpack).to_pylist()
+def token_rows(*events_: Event) -> list[dict[str, Any]]:
+    return EVENT_TABLES["token_run"].batch(recorded(list(events_)), unpack).to_pylist()
 
 
 def test_tokens_have_the_versions_of_the_whole_response() -> None:
@@ -143,7 +143,7 @@ def test_a_type_is_in_the_subject() -> None:
 
 
 class Batches:
-    """What a builder writes."""
+    """Collect what a builder writes."""
 
     def __init__(self, *names: str) -> None:
         self.written: list[tuple[str, list[int]]] = []
@@ -152,76 +152,80 @@ class Batches:
     def _write(self, table: Any, batch: pa.RecordBatch) -> None:
         self.written.append((table.name, batch.column("position").to_pylist()))
 
-    def add(self, *said: Recorded) -> None:
-        for one in said:
-            self.builder.add(one, one.envelope.type)
+    def add(self, *records: Recorded) -> None:
+        for record in records:
+            self.builder.add(record, record.envelope.type)
 
 
 def test_rows_are_in_the_log_s_order_whatever_their_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = [one for one in recorded(list(events())) if one.envelope.type in ("reward.assigned", "rollout.completed")]
-    both = [one.position for one in said]
+    records = [
+        record
+        for record in recorded(list(events()))
+        if record.envelope.type in ("reward.assigned", "rollout.completed")
+    ]
+    both = [record.position for record in records]
     batches = Batches("event", "reward_assigned", "worker_joined")
-    assert {one.envelope.type for one in said} <= batches.builder.types
-    batches.add(*said[:6])
+    assert {record.envelope.type for record in records} <= batches.builder.types
+    batches.add(*records[:6])
     batches.builder.flush()
-    rewards = [one.position for one in said[:6] if one.envelope.type == "reward.assigned"]
+    rewards = [record.position for record in records[:6] if record.envelope.type == "reward.assigned"]
     assert batches.written == [("event", both[:6]), ("reward_assigned", rewards)]
     batches.written.clear()
     batches.builder.flush()
     assert batches.written == []
     joined = Batches("token_run", "reward_assigned", "worker_joined")
-    joined.add(*said)
+    joined.add(*records)
     joined.builder.flush()
-    tokens = [one.position for one in said if one.envelope.type == "rollout.completed"]
+    tokens = [record.position for record in records if record.envelope.type == "rollout.completed"]
     assert joined.written[0] == ("token_run", tokens)
 
 
 def test_it_is_full_by_events_or_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = recorded(list(events()))
-    monkeypatch.setattr(event_tables, "BATCH_BYTES", len(said[0].data) + 1)
+    records = recorded(list(events()))
+    monkeypatch.setattr(event_tables, "BATCH_BYTES", len(records[0].data) + 1)
     batches = Batches("event")
-    batches.add(said[0])
+    batches.add(records[0])
     assert not batches.builder.full
     monkeypatch.undo()
     monkeypatch.setattr(event_tables, "BATCH", 3)
     batches = Batches("event")
     full = []
-    for one in said[:4]:
-        batches.add(one)
+    for record in records[:4]:
+        batches.add(record)
         full.append(batches.builder.full)
     assert full == [False, False, True, True]
     batches.builder.flush()
     assert not batches.builder.full
     monkeypatch.setattr(event_tables, "BATCH", 100)
-    monkeypatch.setattr(event_tables, "BATCH_BYTES", len(said[0].data) + len(said[1].data))
-    batches.add(said[0])
+    monkeypatch.setattr(event_tables, "BATCH_BYTES", len(records[0].data) + len(records[1].data))
+    batches.add(records[0])
     assert not batches.builder.full
-    batches.add(said[1])
+    batches.add(records[1])
     assert batches.builder.full
     batches.builder.flush()
     assert not batches.builder.full
 
 
 def test_times_are_in_microseconds_and_all_of_an_event_is_in_its_row() -> None:
-    said = recorded(list(events()))
-    batch = EVENT_TABLES["event"].batch(said, unpack)
-    assert batch.column("time").cast(pa.int64()).to_pylist() == [one.envelope.at // 1000 for one in said]
+    records = recorded(list(events()))
+    batch = EVENT_TABLES["event"].batch(records, unpack)
+    assert batch.column("time").cast(pa.int64()).to_pylist() == [record.envelope.at // 1000 for record in records]
     rows = batch.to_pylist()
-    for row, one in zip(rows, said, strict=True):
-        told = {name: row[name] for name in ("position", "producer", "type", "id", "cause", "traceparent", "bytes")}
-        assert told == {
-            "position": one.position, "producer": one.envelope.producer, "type": one.envelope.type,
-            "id": one.envelope.id, "cause": one.envelope.cause, "traceparent": one.envelope.traceparent,
-            "bytes": len(one.data),
+    for row, record in zip(rows, records, strict=True):
+        fields = {name: row[name] for name in ("position", "producer", "type", "id", "cause", "traceparent", "bytes")}
+        assert fields == {
+            "position": record.position, "producer": record.envelope.producer, "type": record.envelope.type,
+            "id": record.envelope.id, "cause": record.envelope.cause, "traceparent": record.envelope.traceparent,
+            "bytes": len(record.data),
         }  # fmt: skip
-        assert row["entity"] == one.subject.split(".", 4)[4]
+        assert row["entity"] == record.subject.split(".", 4)[4]
 
 
 def test_a_span_is_told_as_the_live_processes_traced_it() -> None:
     timed = Timings(generating=0.25)
-    said = recorded([replace(e, timings=timed) if isinstance(e, RolloutCompleted) else e for e in events()])
-    spans = [(one.position, span) for one in said if (span := span_of(one.envelope)) is not None]
-    batch = EVENT_TABLES["span"].batch(said, unpack)
+    records = recorded([replace(e, timings=timed) if isinstance(e, RolloutCompleted) else e for e in events()])
+    spans = [(record.position, span) for record in records if (span := span_of(record.envelope)) is not None]
+    batch = EVENT_TABLES["span"].batch(records, unpack)
     assert batch.column("started").cast(pa.int64()).to_pylist() == [span.start_ns // 1000 for _, span in spans]
     assert batch.column("ended").cast(pa.int64()).to_pylist() == [span.end_ns // 1000 for _, span in spans]
     assert len(spans) > 20

@@ -80,15 +80,15 @@ def test_more_columns_than_fit_stand_below_each_other(
 
 def test_json_nests_what_is_nested(where: str, capfd: pytest.CaptureFixture[str]) -> None:
     query([where, ASKED, "--format", "json"])
-    found = msgspec.json.decode(capfd.readouterr().out)
-    assert found[1] == {
+    rows = msgspec.json.decode(capfd.readouterr().out)
+    assert rows[1] == {
         "sample": "inbox-aa-s1",
         "index": 1,
         "tokens": 3,
         "reward": 1.0,
         "spans": [{"start": 0, "end": 2, "version": 0}, {"start": 2, "end": 3, "version": 1}],
         "reward_detail": {"found": "42"},
-        "completed": found[1]["completed"],
+        "completed": rows[1]["completed"],
     }
     query([where, "FROM chunks WHERE tokens > 5", "--format", "json"])
     assert msgspec.json.decode(capfd.readouterr().out) == []
@@ -96,9 +96,9 @@ def test_json_nests_what_is_nested(where: str, capfd: pytest.CaptureFixture[str]
 
 def test_csv_has_a_head_and_nests_as_json(where: str, capfd: pytest.CaptureFixture[str]) -> None:
     query([where, ASKED, "--format", "csv"])
-    found = pyarrow.csv.read_csv(io.BytesIO(capfd.readouterr().out.encode())).to_pylist()
-    assert (found[0]["sample"], found[0]["tokens"]) == ("inbox-aa-s0", 3)
-    assert msgspec.json.decode(found[1]["spans"])[1] == {"start": 2, "end": 3, "version": 1}
+    rows_ = pyarrow.csv.read_csv(io.BytesIO(capfd.readouterr().out.encode())).to_pylist()
+    assert (rows_[0]["sample"], rows_[0]["tokens"]) == ("inbox-aa-s0", 3)
+    assert msgspec.json.decode(rows_[1]["spans"])[1] == {"start": 2, "end": 3, "version": 1}
 
 
 def test_parquet_goes_to_a_file(where: str, tmp_path: Path) -> None:

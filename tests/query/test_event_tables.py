@@ -22,27 +22,27 @@ def _no_blobs(array: Array) -> list[float]:
 
 @pytest.mark.parametrize("name", ["v1", "v2"])
 def test_every_event_of_a_golden_log_has_its_row(name: str) -> None:
-    said = []
+    records = []
     for position, data in enumerate(read_records(FOLDER / f"{name}.slimelog"), 1):
         envelope = decode(data)
-        said.append(Recorded(position, envelope.subject, envelope, data))
-    counts = Counter(one.envelope.type for one in said)
+        records.append(Recorded(position, envelope.subject, envelope, data))
+    counts = Counter(record.envelope.type for record in records)
     for table in EVENT_TABLES.values():
-        of_it = [one for one in said if one.envelope.type in table.types]
+        of_it = [record for record in records if record.envelope.type in table.types]
         batch = table.batch(of_it, _no_blobs)
         batch.validate(full=True)
         if len(table.types) == 1:
             (kind,) = table.types
             assert table.name == kind.replace(".", "_")
             assert batch.num_rows == counts[kind]
-    assert EVENT_TABLES["event"].batch(said, _no_blobs).column("type").to_pylist() == [
-        one.envelope.type for one in said
+    assert EVENT_TABLES["event"].batch(records, _no_blobs).column("type").to_pylist() == [
+        record.envelope.type for record in records
     ]
 
 
 def test_requests_keep_the_column_of_a_former_field() -> None:
-    said = made.recorded(*[made.requested(maker=maker) for maker in Maker])
-    batch = EVENT_TABLES["rollout_requested"].batch(said, _no_blobs)
+    records = made.recorded(*[made.requested(maker=maker) for maker in Maker])
+    batch = EVENT_TABLES["rollout_requested"].batch(records, _no_blobs)
     assert batch.column("maker").to_pylist() == [maker.value for maker in Maker]
     assert batch.column("agents").to_pylist() == [maker is Maker.AGENT for maker in Maker]
 

@@ -1,4 +1,4 @@
-"""Whoever opens a query's CSV in a spreadsheet runs no formula that a prompt, an answer or a label holds."""
+"""Test that a query's CSV in a spreadsheet runs no formula that a prompt, an answer or a label holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`TableCache`: what is kept of an archive, what is made again, and what goes where there is no more room."""
+"""`TableCache`: what is kept of an archive, what is made again, and what is evicted when it is full."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLES = [EVENT_TABLES[name] for name in ("event", "reward_assigned", "token_run
 
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArchiveReader:
-    """Of ten events a segment, each a bundle of its own."""
+    """Return a reader with ten events a segment, each a bundle of its own."""
     monkeypatch.setattr(kept, "BUNDLE_BYTES", 1)
     made.archived(tmp_path / "archive", SAID, per_segment=10, closed=False)
     return ArchiveReader(f"{tmp_path}/archive", RUN)
@@ -34,15 +34,15 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArchiveReader:
 @pytest.fixture
 def makes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The tables of each bundle that is made."""
-    made: list[list[str]] = []
+    calls: list[list[str]] = []
     make = kept._make
 
     def noted(reader: Any, bundle: Any, paths: dict[Any, Path], fetch: Any) -> None:
-        made.append(sorted(table.name for table in paths))
+        calls.append(sorted(table.name for table in paths))
         make(reader, bundle, paths, fetch)
 
     monkeypatch.setattr(kept, "_make", noted)
-    return made
+    return calls
 
 
 def test_rows_of_all_bundles_are_those_of_the_log(reader: ArchiveReader, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_rows_of_all_bundles_are_those_of_the_log(reader: ArchiveReader, tmp_pat
     positions = [at for path in files["event"] for at in pq.read_table(path)["position"].to_pylist()]
     assert positions == list(range(1, len(SAID) + 1))
     rewards = [row for path in files["reward_assigned"] for row in pq.read_table(path).to_pylist()]
-    graded = [one for one in SAID if one.envelope.type == "reward.assigned"]
+    graded = [record for record in SAID if record.envelope.type == "reward.assigned"]
     expected = EVENT_TABLES["reward_assigned"].batch(graded, unpack)
     assert rewards == expected.to_pylist()
     assert not list((tmp_path / "kept").rglob(".*")), "nothing half made is left"
@@ -138,15 +138,15 @@ def test_what_cannot_be_made_leaves_nothing(reader: ArchiveReader, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("few", "name"), [(4, "BATCH"), (lambda: 4 * max(len(one.data) for one in SAID), "BATCH_BYTES")]
+    ("few", "name"), [(4, "BATCH"), (lambda: 4 * max(len(record.data) for record in SAID), "BATCH_BYTES")]
 )
 def test_rows_are_written_some_events_at_a_time(
     reader: ArchiveReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int | Callable[[], int], name: str
 ) -> None:
     monkeypatch.setattr(event_tables, name, few() if callable(few) else few)
     files = TableCache(tmp_path / "kept").files(reader, TABLES, unpack)
-    found = pq.ParquetFile(files["event"][0])
-    sizes = [found.metadata.row_group(place).num_rows for place in range(found.num_row_groups)]
+    parquet = pq.ParquetFile(files["event"][0])
+    sizes = [parquet.metadata.row_group(place).num_rows for place in range(parquet.num_row_groups)]
     assert sum(sizes) == 10
     assert sizes == [4, 4, 2] if name == "BATCH" else len(sizes) > 1
 

@@ -13,15 +13,15 @@ from tests.lineage.opened import small
 async def test_samples_in_the_order_of_the_query_each_once() -> None:
     opened = await small()
     chosen = "SELECT sample FROM rewards WHERE reward = 1 ORDER BY sample DESC"
-    found = await samples_where(opened, f"({chosen}) UNION ALL ({chosen})")
-    assert found == sorted((f"{group}-s1" for group in GROUPS if group != REJECTED), reverse=True)
+    samples = await samples_where(opened, f"({chosen}) UNION ALL ({chosen})")
+    assert samples == sorted((f"{group}-s1" for group in GROUPS if group != REJECTED), reverse=True)
 
 
 @pytest.mark.parametrize("column", ["group_id", 'group_id AS "group"'])
 async def test_a_group_stands_for_all_its_samples(column: str) -> None:
     opened = await small()
-    found = await samples_where(opened, f"SELECT {column} FROM groups WHERE verdict = 'rejected'; -- of the filter")
-    assert found == [f"{REJECTED}-s0", f"{REJECTED}-s1"]
+    samples = await samples_where(opened, f"SELECT {column} FROM groups WHERE verdict = 'rejected'; -- of the filter")
+    assert samples == [f"{REJECTED}-s0", f"{REJECTED}-s1"]
 
 
 async def test_other_columns_choose_nothing() -> None:

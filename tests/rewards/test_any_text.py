@@ -1,4 +1,4 @@
-"""What graders take over texts of 100,000 characters: no pattern of theirs grows with the square of a text.
+"""Test the time of graders over texts of 100,000 characters: no pattern's time grows with the square of a text.
 
 The bound is many times what a single pass takes; what tries every pair of places in such a text takes a minute.
 """
@@ -102,7 +102,7 @@ STARTS = ("", "\\boxed{", "answer", "final answer is", "</think>", '"', "A", "^"
 
 def shapes(every: int = 1) -> Iterator[str]:
     """Texts of SIZE characters, each of one piece again and again, with something ahead of it and behind it; runs of
-    blanks with everything that may stand ahead of them. every: one piece of so many.
+    blanks with everything that may stand ahead of them. every: use one piece of this number.
     """
     for number, piece in enumerate(PIECES[::every]):
         body = piece * (SIZE // len(piece))
@@ -114,7 +114,7 @@ def shapes(every: int = 1) -> Iterator[str]:
 
 
 class _TooLong(BaseException):
-    """No Exception: graders and these tests go on after those."""
+    """Raise no Exception: graders and these tests continue after those."""
 
 
 @contextlib.contextmanager
@@ -137,20 +137,24 @@ def bounded(what: str) -> Iterator[None]:
 
 def modules() -> list[ModuleType]:
     """All files of graders, and that of `Sample`, which takes an answer out of a response."""
-    names = [one.name for one in pkgutil.walk_packages(rewards.__path__, f"{rewards.__name__}.")]
+    names = [module.name for module in pkgutil.walk_packages(rewards.__path__, f"{rewards.__name__}.")]
     return [sample, *map(importlib.import_module, names)]
 
 
 def patterns() -> dict[str, re.Pattern[str]]:
     """Every pattern that a module has compiled, or gives as a literal to a function of `re`."""
-    found = {f"{one.__name__}: {pattern.pattern}": pattern for one in modules() for pattern in _in(vars(one).values())}
-    for one in modules():
-        tree = ast.parse(Path(str(one.__file__)).read_text())
+    by_name = {
+        f"{module.__name__}: {pattern.pattern}": pattern
+        for module in modules()
+        for pattern in _in(vars(module).values())
+    }
+    for module in modules():
+        tree = ast.parse(Path(str(module.__file__)).read_text())
         for node in ast.walk(tree):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="re")), args=[ast.Constant(value=str() as it), *_]):
-                    found.setdefault(f"{one.__name__}: {it}", re.compile(it))
-    return found
+                    by_name.setdefault(f"{module.__name__}: {it}", re.compile(it))
+    return by_name
 
 
 AT_ONE_PLACE = {_LETTERS.pattern, _CLITIC.pattern, r'\s*".*"\s*'}
@@ -166,9 +170,9 @@ def _in(values: Any) -> Iterator[re.Pattern[str]]:
 
 
 def test_patterns_are_found() -> None:
-    found = {name.partition(": ")[2] for name in patterns()}
-    assert {gpqa._STANDALONE.pattern, mathd.TEXT.pattern, r",\\! *", "mile(es)?(s)? *(\\^[0-9]+)?"} <= found
-    assert len(found) > 40
+    texts = {name.partition(": ")[2] for name in patterns()}
+    assert {gpqa._STANDALONE.pattern, mathd.TEXT.pattern, r",\\! *", "mile(es)?(s)? *(\\^[0-9]+)?"} <= texts
+    assert len(texts) > 40
 
 
 @pytest.mark.parametrize("name", sorted(patterns()))
@@ -193,7 +197,7 @@ DOORS: dict[str, Callable[[str], object]] = {
         name: lambda text, name=name: built_in(name).function(None, Sample(response=text, label="7"))  # type: ignore[misc]
         for name in [
             *sorted(GRADERS.keys() - PARSERS.keys() - {"ifbench"}),
-            *(f"{BOXED}{one}" for one in ("exact", "f1", "gpqa", "dapo")),
+            *(f"{BOXED}{name}" for name in ("exact", "f1", "gpqa", "dapo")),
         ]
     },
     "gpqa, words": lambda text: gpqa.compute_gpqa_reward(text, "red fox", {"choices": ["red fox", "owl"]}),
@@ -229,8 +233,8 @@ HEADS = {"custom:csv_special_character": "ProductID,Category,Brand,Price,Stock\n
 
 @pytest.mark.parametrize("name", sorted(CHECKS))
 def test_instruction(name: str) -> None:
-    wanted = list(inspect.signature(CHECKS[name]).parameters.values())[1:]
-    arguments = {one.name: ARGUMENTS[str(one.annotation)] for one in wanted}
+    parameters = list(inspect.signature(CHECKS[name]).parameters.values())[1:]
+    arguments = {parameter.name: ARGUMENTS[str(parameter.annotation)] for parameter in parameters}
     own = HEADS.get(name, "")
     for text in (*shapes(3), *(own + piece * (SIZE // len(piece)) for piece in ("\n", " ", "<i>", '"', "!"))):
         with bounded(f"{name} over {text[:24]!r} ... {text[-8:]!r}"), contextlib.suppress(Exception):
@@ -272,8 +276,8 @@ NAMED = (
 )
 def test_gpqa_reads_as_slime_s_patterns_do(text: str) -> None:
     for ours, theirs in zip(gpqa._NAMED, NAMED, strict=True):
-        one, other = ours.search(text), re.search(theirs, text, re.IGNORECASE)
-        assert (one and (one.span(), one[1])) == (other and (other.span(), other[1]))
+        match, other = ours.search(text), re.search(theirs, text, re.IGNORECASE)
+        assert (match and (match.span(), match[1])) == (other and (other.span(), other[1]))
 
 
 @given(

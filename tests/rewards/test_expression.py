@@ -187,9 +187,11 @@ def test_every_scorer_that_evaluates_is_known() -> None:
     spec = find_spec("reasoning_gym")
     assert spec is not None
     assert spec.origin is not None
-    found = {}
+    scorers = {}
     for path in Path(spec.origin).parent.rglob("*.py"):
         scoring = re.findall(r"def score_answer\(.*?(?=\n    def |\nclass |\Z)", path.read_text(), re.DOTALL)
         if any(re.search(r"(?<![\w.])(eval|exec|compile)\(", text) for text in scoring):
-            found[path.stem] = path
-    assert set(found) == {*reasoning_gym._LISTS, "number_sorting"}, "number_sorting evaluates the data set's own answer"
+            scorers[path.stem] = path
+    assert set(scorers) == {*reasoning_gym._LISTS, "number_sorting"}, (
+        "number_sorting evaluates the data set's own answer"
+    )

@@ -12,7 +12,7 @@ from slime_events.plugins.sample import Sample
 
 
 @pytest.mark.parametrize(
-    ("given", "truth", "right"),
+    ("answer", "truth", "right"),
     [
         ("x=5", "5", True),
         ("f(x)=5", "5", False),
@@ -31,12 +31,12 @@ from slime_events.plugins.sample import Sample
         (r"50\%", "50", True),
     ],
 )
-def test_spelling(given: str, truth: str, right: bool) -> None:
-    assert mathd.grade_answer_mathd(given, truth) is right
+def test_spelling(answer: str, truth: str, right: bool) -> None:
+    assert mathd.grade_answer_mathd(answer, truth) is right
 
 
 @pytest.mark.parametrize(
-    ("given", "truth", "right"),
+    ("answer", "truth", "right"),
     [
         ("(1,2)", "(1,2,3)", False),
         ("[1, 2)", "[1, 2]", False),
@@ -63,9 +63,9 @@ def test_spelling(given: str, truth: str, right: bool) -> None:
         ("x", "", False),
     ],
 )
-def test_equality_in_sympy_s_eyes(given: str, truth: str, right: bool) -> None:
-    """By rules that the comparison of spellings does not have."""
-    assert math.grade_answer_sympy(given, truth) is right
+def test_equality_in_sympy_s_eyes(answer: str, truth: str, right: bool) -> None:
+    """Use rules that the comparison of spellings lacks."""
+    assert math.grade_answer_sympy(answer, truth) is right
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_exact(response: str, label: Any, value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "truth", "value"),
+    ("answer", "truth", "value"),
     [
         ("yes", "yes it is", (0.0, 0.0, 0.0)),
         ("yes it is", "yes", (0.0, 0.0, 0.0)),
@@ -158,8 +158,8 @@ def test_exact(response: str, label: Any, value: float) -> None:
         ("Fox!", "fox", (1.0, 1.0, 1.0)),
     ],
 )
-def test_f1(given: str, truth: str, value: tuple[float, float, float]) -> None:
-    assert f1.f1_score(given, truth) == pytest.approx(value)
+def test_f1(answer: str, truth: str, value: tuple[float, float, float]) -> None:
+    assert f1.f1_score(answer, truth) == pytest.approx(value)
 
 
 CHOICES = {"choices": ["red fox", "blue whale", "owl"]}
@@ -196,4 +196,4 @@ def test_reasoning_gym_takes_the_last_tagged_answer() -> None:
 def test_random_is_another_number_for_another_sample() -> None:
     ids = [{"index": n} for n in range(32)]
     for about in (ids, [{"group_index": n} for n in range(32)], [{"rollout_id": n} for n in range(32)]):
-        assert {random_reward.reward("x", Sample(**one)) for one in about} == {0, 1}  # type: ignore[arg-type]
+        assert {random_reward.reward("x", Sample(**fields)) for fields in about} == {0, 1}  # type: ignore[arg-type]

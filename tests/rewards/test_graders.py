@@ -32,7 +32,7 @@ def test_last_boxed_passes_over_a_box_without_braces_where_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "truth", "right"),
+    ("answer", "truth", "right"),
     [
         (r"\frac12", r"\frac{1}{2}", True),
         (r"x = 5", "5", True),
@@ -54,8 +54,8 @@ def test_last_boxed_passes_over_a_box_without_braces_where_told() -> None:
         (r"\frac", "1", False),
     ],
 )
-def test_math_equality(given: str, truth: str, right: bool) -> None:
-    assert math.grade_answer(rf"so \boxed{{{given}}}", truth) is right
+def test_math_equality(answer: str, truth: str, right: bool) -> None:
+    assert math.grade_answer(rf"so \boxed{{{answer}}}", truth) is right
 
 
 @given(st.text(alphabet="0123456789abfrct\\{}()[],./^$% =-sqx", max_size=24))

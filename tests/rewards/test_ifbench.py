@@ -77,7 +77,7 @@ KEPT: list[tuple[str, dict[str, Any], str]] = [
     ("format:no_bullets_bullets", {}, "One. Two.\n\n* a\n* b\n"),
     ("custom:multiples", {}, "14, 21,28 35\n42 49"),
     ("custom:mcq_count_length", {}, QUESTIONS),
-    ("custom:reverse_newline", {}, "Here:\n" + "\n".join(f"- {one}" for one in COUNTRIES)),
+    ("custom:reverse_newline", {}, "Here:\n" + "\n".join(f"- {country}" for country in COUNTRIES)),
     ("custom:word_reverse", {}, "eagle bald the is It."),
     ("custom:character_reverse", {}, ".elgaE dlaB ehT"),
     ("custom:sentence_alphabet", {}, " ".join(f'"{letter}nd so on.' for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ")),
@@ -271,7 +271,7 @@ def test_slime_s_function_is_0_where_nothing_is_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "said"),
+    ("metadata", "reason"),
     [
         ({}, "instruction_id_list"),
         ({"instruction_id_list": ["keywords:existence"]}, "keywords:existence"),
@@ -283,17 +283,17 @@ def test_slime_s_function_is_0_where_nothing_is_asked() -> None:
         ({"instruction_id_list": ["count:words_japanese"], "kwargs": [{"N": 0}]}, "at least 1"),
     ],
 )
-def test_a_sample_that_does_not_say_what_was_asked(metadata: dict[str, Any], said: str) -> None:
-    with pytest.raises(UngradableSample, match=said):
+def test_a_sample_that_does_not_say_what_was_asked(metadata: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UngradableSample, match=reason):
         reward("some 日本 text", Sample(metadata=metadata))
 
 
 def test_the_thinking_and_the_end_token_are_not_read() -> None:
-    asked = {"instruction_id_list": ["format:no_whitespace"]}
+    metadata = {"instruction_id_list": ["format:no_whitespace"]}
     grade = built_in("ifbench").function
-    assert grade(None, Sample(response="<think>a b</think>\n\nc<|im_end|>\n", metadata=asked)) == 1.0
-    assert grade(None, Sample(response="<think>ab</think>c d<|im_end|>", metadata=asked)) == 0.0
-    assert built_in("boxed_ifbench").function(None, Sample(response=r"so \boxed{cd}", metadata=asked)) == 1.0
+    assert grade(None, Sample(response="<think>a b</think>\n\nc<|im_end|>\n", metadata=metadata)) == 1.0
+    assert grade(None, Sample(response="<think>ab</think>c d<|im_end|>", metadata=metadata)) == 0.0
+    assert built_in("boxed_ifbench").function(None, Sample(response=r"so \boxed{cd}", metadata=metadata)) == 1.0
 
 
 def test_an_instruction_that_needs_a_package_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +308,9 @@ def test_an_instruction_that_needs_a_package_says_so(monkeypatch: pytest.MonkeyP
 def test_instructions_that_need_a_package_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     nltk, syllapy = ModuleType("nltk"), ModuleType("syllapy")
     tags = {"Go": "VB", "Went": "VBD", "Dogs": "NNS"}
-    monkeypatch.setattr(nltk, "pos_tag", lambda tokens: [(one, tags.get(one, "X")) for one in tokens], raising=False)
+    monkeypatch.setattr(
+        nltk, "pos_tag", lambda tokens: [(token, tags.get(token, "X")) for token in tokens], raising=False
+    )
     monkeypatch.setattr(syllapy, "count", len, raising=False)
     monkeypatch.setitem(sys.modules, "nltk", nltk)
     monkeypatch.setitem(sys.modules, "syllapy", syllapy)

@@ -1,4 +1,4 @@
-"""What is graded in this process comes out as in a process of the pool."""
+"""Check that grading in this process gives the outcome of a process of the pool."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _timeless(outcomes: list[Outcome]) -> list[Outcome]:
 
 @pytest.mark.parametrize("settings", [{"rm_type": "exact"}, {"rm_type": "random", "reward_key": "no_dict"}])
 async def test_it_comes_out_as_in_the_pool(settings: dict[str, str]) -> None:
-    given = RewardSettings(rm_workers=1, **settings)  # type: ignore[arg-type]
-    async with WorkerPool(given) as pool, Dispatcher(given) as graders:
+    settings_ = RewardSettings(rm_workers=1, **settings)  # type: ignore[arg-type]
+    async with WorkerPool(settings_) as pool, Dispatcher(settings_) as graders:
         for evaluation in (False, True):
-            wanted = await grade(pool, SAMPLES, evaluation=evaluation)
-            found = await graders.grade(SAMPLES, evaluation=evaluation)
-            assert _timeless(found) == _timeless(wanted)
-            assert _timeless(await graders.grade_group(SAMPLES, evaluation=evaluation)) == _timeless(wanted)
+            expected = await grade(pool, SAMPLES, evaluation=evaluation)
+            outcomes = await graders.grade(SAMPLES, evaluation=evaluation)
+            assert _timeless(outcomes) == _timeless(expected)
+            assert _timeless(await graders.grade_group(SAMPLES, evaluation=evaluation)) == _timeless(expected)
         assert graders._pool.pids == []
 
 

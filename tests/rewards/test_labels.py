@@ -55,21 +55,21 @@ def test_graders_that_do_without() -> None:
     with pytest.raises(UngradableSample):
         gpqa(None, Sample(response="so B", metadata={"correct_letter": " ", "choices": ["owl", "fox"]}))
     assert built_in("random").function(None, Sample(response="x")) in (0, 1)
-    asked = {"instruction_id_list": ["format:no_whitespace"]}
-    assert built_in("ifbench").function(None, Sample(response="x", metadata=asked)) == 1.0
+    metadata = {"instruction_id_list": ["format:no_whitespace"]}
+    assert built_in("ifbench").function(None, Sample(response="x", metadata=metadata)) == 1.0
 
 
 def test_the_reason_is_an_outcome_and_the_neighbour_is_graded() -> None:
-    """As the engine grades `exact` in the append that ends a rollout."""
+    """Grade `exact` in the append that ends a rollout, like the engine."""
     samples = [Sample(response="", label=""), Sample(response="4", label="4"), Sample(response="4", label=None)]
     dispatcher = Dispatcher(RewardSettings(rm_type="exact"))
     empty, right, missing = (dispatcher.inline(sample, evaluation=False) for sample in samples)
     assert isinstance(right, Graded)
     assert right.value == 1.0
-    for outcome, said in ((empty, "an empty label, ''"), (missing, "no label")):
+    for outcome, reason in ((empty, "an empty label, ''"), (missing, "no label")):
         assert isinstance(outcome, RewardFailure)
         assert outcome.kind is RewardFailureKind.INVALID
-        assert said in outcome.message
+        assert reason in outcome.message
 
 
 @pytest.mark.parametrize("label", ["$", r"\$", "%", r"\%", r"\boxed{}", r"\boxed{$}", "{}", r"\!", "cm"])
@@ -82,8 +82,8 @@ def test_an_empty_box_is_right_for_no_label(label: str, answer: str) -> None:
 
 def taken(prompt: InboxPrompt, rm_type: str = "exact", **rollout: Any) -> PromptSubmitted | WrongField:
     settings = TrainSettings(rollout=RolloutSettings(**rollout), reward=RewardSettings(rm_type=rm_type))
-    (made,) = OutsidePrompts.of(settings, Letters()).submitted_all([prompt], "quiz")
-    return made
+    (submission,) = OutsidePrompts.of(settings, Letters()).submitted_all([prompt], "quiz")
+    return submission
 
 
 @pytest.mark.parametrize("label", [None, "", " ", [], [None]])

@@ -68,5 +68,5 @@ print(*(resource.getrlimit(each)[0] for each in (resource.RLIMIT_NOFILE, resourc
 def test_a_limit_that_is_lower_already_stays_and_none_is_none() -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)[0]
     for memory_gb, most in (("3", 3_000_000_000), ("0", before)):
-        given = subprocess.run([sys.executable, "-c", LIMITED, memory_gb], capture_output=True, text=True, check=True)
-        assert [int(each) for each in given.stdout.split()] == [100, 0, most]
+        done = subprocess.run([sys.executable, "-c", LIMITED, memory_gb], capture_output=True, text=True, check=True)
+        assert [int(each) for each in done.stdout.split()] == [100, 0, most]

@@ -1,4 +1,4 @@
-"""What a grader may return, and what comes of it."""
+"""Test what a grader may return, and the outcome of each value."""
 
 import math
 from typing import Any
@@ -17,9 +17,9 @@ from slime_events.plugins.rewards.outcome import Graded, RewardFailure, outcome_
     [(1, 1.0), (True, 1.0), (0.5, 0.5), (np.float32(0.5), 0.5), (torch.tensor([2.0]), 2.0), (np.bool_(False), 0.0)],
 )
 def test_numbers(returned: Any, value: float) -> None:
-    found = value_of(returned, None)
-    assert isinstance(found, Graded)
-    assert found.value == value
+    outcome = value_of(returned, None)
+    assert isinstance(outcome, Graded)
+    assert outcome.value == value
 
 
 @pytest.mark.parametrize(
@@ -42,15 +42,15 @@ def test_numbers(returned: Any, value: float) -> None:
     ],
 )
 def test_what_is_no_reward_is_named(returned: Any, key: str | None, kind: Kind) -> None:
-    found = value_of(returned, key)
-    assert isinstance(found, RewardFailure)
-    assert found.kind is kind
-    assert found.message
+    outcome = value_of(returned, key)
+    assert isinstance(outcome, RewardFailure)
+    assert outcome.kind is kind
+    assert outcome.message
 
 
 def test_a_dict_is_kept_as_detail() -> None:
-    found = value_of({"score": np.float64(0.5), "parts": (1, {2})}, "score")
-    assert found == Graded(value=0.5, detail={"score": 0.5, "parts": [1, [2]]})
+    outcome = value_of({"score": np.float64(0.5), "parts": (1, {2})}, "score")
+    assert outcome == Graded(value=0.5, detail={"score": 0.5, "parts": [1, [2]]})
 
 
 def test_plain_holds_whatever_a_user_returns() -> None:

@@ -93,8 +93,8 @@ def kinds(outcomes: list[Outcome]) -> list[Kind | float]:
 
 
 def own(folder: Path, function: str = "own.py", **settings: object) -> WorkerPool:
-    given = {"custom_rm_path": function, "reward_key": "right", "rm_timeout": LIMIT_S, **settings}
-    return WorkerPool(RewardSettings(**given), user_dir=folder, log=folder / "grader.log")  # type: ignore[arg-type]
+    fields = {"custom_rm_path": function, "reward_key": "right", "rm_timeout": LIMIT_S, **settings}
+    return WorkerPool(RewardSettings(**fields), user_dir=folder, log=folder / "grader.log")  # type: ignore[arg-type]
 
 
 async def pass_limit(clock: Clock, pool: WorkerPool, unit: int) -> None:
@@ -143,7 +143,7 @@ async def test_what_a_stuck_grader_has_started_ends_with_it(folder: Path, clock:
 
 
 async def ended(pid: int, within_s: float) -> bool:
-    """Whether a process is gone, or waits to be reaped, in time: it was told to end before."""
+    """Return whether a process ends in time, or waits to be reaped."""
     stat = Path(f"/proc/{pid}/stat")
     for _ in range(int(within_s / 0.01)):
         if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z":
@@ -185,13 +185,13 @@ async def test_a_process_has_limits_and_no_secrets(folder: Path, monkeypatch: py
         assert resource.prlimit(pool.pids[0], resource.RLIMIT_NOFILE)[1] <= OPEN_FILES
 
 
-@pytest.mark.parametrize(("how", "said"), [("exit", "exited with code 3"), ("segfault", "SIGSEGV")])
-async def test_a_death_fails_its_sample_only(folder: Path, how: str, said: str) -> None:
+@pytest.mark.parametrize(("how", "reason"), [("exit", "exited with code 3"), ("segfault", "SIGSEGV")])
+async def test_a_death_fails_its_sample_only(folder: Path, how: str, reason: str) -> None:
     async with own(folder, rm_workers=2) as pool:
         outcomes = await grade(pool, samples("ok", how, "ok", "no", "ok"))
         assert kinds(outcomes) == [1.0, Kind.WORKER_DIED, 1.0, 0.0, 1.0]
         assert isinstance(outcomes[1], RewardFailure)
-        assert said in outcomes[1].message
+        assert reason in outcomes[1].message
 
 
 async def test_a_process_killed_from_outside_costs_nothing(folder: Path) -> None:
@@ -331,8 +331,8 @@ async def test_the_grader_that_a_sample_names_is_to_blame_for_its_time(folder: P
 
 async def test_a_sample_that_cannot_be_graded_says_why_and_harms_no_other(folder: Path) -> None:
     async with WorkerPool(RewardSettings(rm_type="ifbench"), user_dir=folder) as pool:
-        asked = {"instruction_id_list": ["format:no_whitespace"]}
-        good = [Sample(response=text, metadata=asked) for text in ("one", "one two")]
+        metadata = {"instruction_id_list": ["format:no_whitespace"]}
+        good = [Sample(response=text, metadata=metadata) for text in ("one", "one two")]
         bad = Sample(response="x", metadata={"instruction_id_list": ["format:nope"]})
         missing = Sample(response="x", custom_rm_path="own:nobody")
         outcomes = await grade(pool, [*good, bad, Sample(response="x"), missing])

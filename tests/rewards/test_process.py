@@ -28,7 +28,7 @@ DONE = [messages.Done(number, [Graded(value=float(number))]) for number in range
 
 
 async def test_an_answer_that_is_there_counts_however_late_it_is_looked_for(clock: Clock) -> None:
-    """As after a pause of the machine: the answer has come, and the limit has passed too."""
+    """Accept an answer that has come although the limit has passed too, as after a pause of the machine."""
     ours, theirs = socket.socketpair()
     child: Any = None
     reader, writer = await asyncio.open_connection(sock=ours)

@@ -1,4 +1,4 @@
-"""The pool's queue, without its processes: who goes next, who goes again, who is told that it broke."""
+"""Test the pool's queue, without its processes: the next job, retries, messages about broken workers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Died = Kind.WORKER_DIED
 
 def queued(jobs: int, workers: int = 1) -> tuple[WorkerPool, list[PendingJob]]:
     pool = WorkerPool(RewardSettings(rm_type="exact", rm_workers=workers))
-    made = [PendingJob(b"", 1) for _ in range(jobs)]
-    pool._queue.extend(made)
+    jobs_ = [PendingJob(b"", 1) for _ in range(jobs)]
+    pool._queue.extend(jobs_)
     pool._tasks = [None] * workers  # type: ignore[list-item]
-    return pool, made
+    return pool, jobs_
 
 
 async def test_each_process_gets_its_share() -> None:

@@ -1,4 +1,4 @@
-"""By which key an answer is read, and that a user's function sees the same."""
+"""Test the key by which an answer is read, and that a user's function sees the same."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def outcome(folder: Path, function: str, *, evaluation: bool, **settings: Any) -> Outcome:
-    """Of one job."""
-    given = RewardSettings(custom_rm_path=f"own.py:{function}", group_rm=function == "group", **settings)
-    worker = Worker(messages.Setup(given, {}, str(folder)), lambda job: None)
+    """Return the outcome of one job."""
+    reward_settings = RewardSettings(custom_rm_path=f"own.py:{function}", group_rm=function == "group", **settings)
+    worker = Worker(messages.Setup(reward_settings, {}, str(folder)), lambda job: None)
     done: list[messages.Done] = []
-    worker.grade([job_of(given, Sample(index=0), group=function == "group", evaluation=evaluation)], done.append)
-    ((found,),) = [one.outcomes for one in done]
-    return found
+    worker.grade(
+        [job_of(reward_settings, Sample(index=0), group=function == "group", evaluation=evaluation)], done.append
+    )
+    ((outcome_,),) = [job.outcomes for job in done]
+    return outcome_
 
 
 @pytest.mark.parametrize("function", ["whole", "waits", "group"])
@@ -50,6 +52,6 @@ def outcome(folder: Path, function: str, *, evaluation: bool, **settings: Any) -
 def test_a_function_sees_the_key_that_its_answer_is_read_by(
     folder: Path, function: str, evaluation: bool, eval_key: str | None, key: str, value: float
 ) -> None:
-    found = outcome(folder, function, evaluation=evaluation, reward_key="acc", eval_reward_key=eval_key)
-    assert isinstance(found, Graded)
-    assert (found.value, found.detail["seen"]) == (value, key)
+    result = outcome(folder, function, evaluation=evaluation, reward_key="acc", eval_reward_key=eval_key)
+    assert isinstance(result, Graded)
+    assert (result.value, result.detail["seen"]) == (value, key)

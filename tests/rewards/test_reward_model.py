@@ -1,4 +1,4 @@
-"""A class in the place of a reward function: made once, asked with lists, known by its own name and source."""
+"""Test classes as reward functions: built once, called with lists, recorded with their own name and source."""
 
 from __future__ import annotations
 
@@ -50,13 +50,15 @@ def own(tmp_path: Path) -> Path:
 
 
 def graded(own: Path, *, group: bool) -> list[Outcome]:
-    """Of the two answers, in one process."""
+    """Grade the two answers in one process."""
     outcomes: list[Outcome] = []
     settings = RewardSettings(custom_rm_path=str(own), group_rm=group)
     function = choose(settings, Sample())
     worker = Worker(messages.Setup(settings, {"model_path": "judge"}, str(own.parent), function), lambda number: None)
     assert worker.prepare().grader.endswith(":CustomRewardModel")
-    jobs = [messages.Job(samples, function, group) for samples in ([ANSWERS] if group else [[one] for one in ANSWERS])]
+    jobs = [
+        messages.Job(samples, function, group) for samples in ([ANSWERS] if group else [[answer] for answer in ANSWERS])
+    ]
     worker.grade(jobs, lambda done: outcomes.extend(done.outcomes))
     return outcomes
 

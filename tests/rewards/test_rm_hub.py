@@ -19,12 +19,12 @@ from slime_events.plugins.rewards.slime.rm_hub import async_rm, batched_async_rm
 from slime_events.plugins.sample import Sample
 
 
-def args(**given: Any) -> SimpleNamespace:
-    return SimpleNamespace(**{"rm_type": None, "custom_rm_path": None, **given})
+def args(**fields: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{"rm_type": None, "custom_rm_path": None, **fields})
 
 
-def grade(sample: Sample, **given: Any) -> Any:
-    return asyncio.run(async_rm(args(**given), sample))
+def grade(sample: Sample, **fields: Any) -> Any:
+    return asyncio.run(async_rm(args(**fields), sample))
 
 
 def test_user_files_import_the_names_in_a_process_of_their_own() -> None:
@@ -82,11 +82,11 @@ def test_a_sample_s_own_function_goes_first_then_the_run_s(tmp_path: Any, monkey
 
 
 async def test_remote_rm_gives_the_judge_s_answer_as_it_is() -> None:
-    asked = []
+    questions = []
 
     async def judge(request: web.Request) -> web.Response:
-        asked.append(await request.json())
-        return web.json_response({"score": 0.5}, status=200 if asked[-1]["label"] else 400)
+        questions.append(await request.json())
+        return web.json_response({"score": 0.5}, status=200 if questions[-1]["label"] else 400)
 
     app = web.Application()
     app.router.add_post("/", judge)
@@ -98,7 +98,7 @@ async def test_remote_rm_gives_the_judge_s_answer_as_it_is() -> None:
         url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
         sample = Sample(prompt="p", response="r", label="l")
         assert await async_rm(args(rm_type="remote_rm", rm_url=url), sample) == {"score": 0.5}
-        assert asked == [{"prompt": "p", "response": "r", "label": "l"}]
+        assert questions == [{"prompt": "p", "response": "r", "label": "l"}]
         with pytest.raises(RuntimeError, match="400"):
             await remote_rm(args(rm_type="remote_rm", rm_url=url), Sample(prompt="p"))
     finally:

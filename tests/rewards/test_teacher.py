@@ -30,7 +30,7 @@ NAME = "slime.rollout.on_policy_distillation.reward_func"
 
 
 def answered(tokens: list[int], first: float = -0.5) -> dict[str, Any]:
-    """As `/generate` answers with logprob_start_len 0: nothing of the first token."""
+    """Answer as `/generate` does with logprob_start_len 0: nothing of the first token."""
     scored = [[None, tokens[0], None], *([first - place / 8, token, None] for place, token in enumerate(tokens[1:]))]
     return {"text": "", "meta_info": {"prompt_tokens": len(tokens), "input_token_logprobs": scored}}
 
@@ -38,11 +38,11 @@ def answered(tokens: list[int], first: float = -0.5) -> dict[str, Any]:
 @pytest.fixture
 async def teacher(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
     monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.0001)
-    asked: list[dict[str, Any]] = []
+    questions: list[dict[str, Any]] = []
 
     async def generate(request: web.Request) -> web.Response:
-        asked.append(await request.json())
-        return web.json_response(answered(asked[-1]["input_ids"]))
+        questions.append(await request.json())
+        return web.json_response(answered(questions[-1]["input_ids"]))
 
     async def health(_: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -53,7 +53,7 @@ async def teacher(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[str, l
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}", questions
     await runner.cleanup()
 
 
@@ -62,12 +62,12 @@ def sample(**fields: Any) -> Sample:
 
 
 async def test_slime_s_reward_function_asks_the_engine_at_rm_url(teacher: tuple[str, list[dict[str, Any]]]) -> None:
-    url, asked = teacher
+    url, questions = teacher
     settings = RewardSettings(custom_rm_path=NAME, rm_url=f"{url}/generate")
     async with Dispatcher(settings) as graders:
         first, second = await graders.grade([sample(), sample()])
-    assert len(asked) == 2
-    assert asked[0] == {
+    assert len(questions) == 2
+    assert questions[0] == {
         "input_ids": [5, 6, 7, 8, 9],
         "sampling_params": {"temperature": 0, "max_new_tokens": 0, "skip_special_tokens": False},
         "return_logprob": True,
@@ -119,7 +119,8 @@ def test_log_probs_that_do_not_fit_are_a_failure(wrong: Any) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3), lambda one: st.lists(one, max_size=4)
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda values: st.lists(values, max_size=4),
 )
 
 
@@ -142,8 +143,8 @@ def test_distillation_alone_rewards_nothing() -> None:
 
 @given(st.lists(st.floats(-100, 0, width=32), min_size=1, max_size=40))
 def test_they_travel_through_the_log_to_the_bit(values: list[float]) -> None:
-    one = Sample(response_length=len(values), teacher_log_probs=values)
-    outcome = graded(0.5, one, None)
+    sample_ = Sample(response_length=len(values), teacher_log_probs=values)
+    outcome = graded(0.5, sample_, None)
     event = outcome_event("g0-s0", "g0", outcome)
     back = decode(encode(enclose("r", event, at=1, producer="grader"))).event
     assert back == event
@@ -151,7 +152,7 @@ def test_they_travel_through_the_log_to_the_bit(values: list[float]) -> None:
     folded = Trajectories(unpack)
     folded.by_sample["g0-s0"] = Trajectory("g0-s0", pack_tokens([1]), position=7)
     folded.apply(back, 9)
-    known = folded.by_sample["g0-s0"]
-    assert known.position == 7  # no event of the rollout: a fence on those is not moved
-    assert known.teacher_log_probs is not None
-    np.testing.assert_array_equal(unpack(known.teacher_log_probs), np.float32(values))
+    trajectory = folded.by_sample["g0-s0"]
+    assert trajectory.position == 7  # no event of the rollout: a fence on those is not moved
+    assert trajectory.teacher_log_probs is not None
+    np.testing.assert_array_equal(unpack(trajectory.teacher_log_probs), np.float32(values))

@@ -1,4 +1,4 @@
-"""What a grader process does with its jobs, in this very process."""
+"""Test what a grader process does with its jobs, in this process."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def graded(
     """The outcomes of one job, and what was written into the shared page meanwhile."""
     marks: list[int] = []
     outcomes: list[Outcome] = []
-    given = RewardSettings(custom_rm_path=f"mine.py:{function}", **settings)
-    worker = Worker(messages.Setup(given, {}, str(folder)), marks.append)
-    job = job_of(given, *samples, group="group_rm" in settings, evaluation=evaluation)
+    reward_settings = RewardSettings(custom_rm_path=f"mine.py:{function}", **settings)
+    worker = Worker(messages.Setup(reward_settings, {}, str(folder)), marks.append)
+    job = job_of(reward_settings, *samples, group="group_rm" in settings, evaluation=evaluation)
     worker.grade([job], lambda done: outcomes.extend(done.outcomes))
     return outcomes, marks
 
@@ -82,7 +82,7 @@ def test_a_sample_s_own_grader_goes_before_the_run_s(folder: Path) -> None:
 
 def test_a_group_grader_gives_as_many_values_as_there_are_samples(folder: Path) -> None:
     outcomes, _ = graded(folder, "group", Sample(), Sample(), group_rm=True)
-    assert [isinstance(one, RewardFailure) and one.kind for one in outcomes] == [Kind.WRONG_TYPE] * 2
+    assert [isinstance(outcome, RewardFailure) and outcome.kind for outcome in outcomes] == [Kind.WRONG_TYPE] * 2
 
 
 def test_a_message_is_cut(folder: Path) -> None:
@@ -120,4 +120,4 @@ def test_only_own_graders_are_sent_the_arrays() -> None:
 async def test_a_group_that_fails_has_an_outcome_for_each_sample() -> None:
     job = PendingJob(b"", 3)
     job.fail(Kind.WORKER_DIED, "gone", messages.Loaded(Choice(), "g", "d"))
-    assert [isinstance(one, RewardFailure) and one.grader for one in await job.future] == ["g"] * 3
+    assert [isinstance(failure, RewardFailure) and failure.grader for failure in await job.future] == ["g"] * 3

@@ -50,7 +50,7 @@ def looped(args: Any, rollout_id: int, data_source: Any, evaluation: bool = Fals
 
 
 async def partial(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
-    """Aborts a group of the first step and gives it back; the second step goes on with it."""
+    """Aborts a group of the first step and gives it back; the second step continues it."""
     state = GenerateState(args)
     group, *others = await asyncio.to_thread(data_source.get_samples, 1 if rollout_id else 2)
     if rollout_id == 0:
@@ -80,7 +80,7 @@ def own_prompts(args: Any, rollout_id: int, data_source: Any, evaluation: bool =
 
 
 def numbered(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> RolloutFnTrainOutput:
-    """As `external`; it notes that it was called, and with which numbers its samples came."""
+    """Return what `external` does; note the call, and the numbers of its samples."""
     numbers: list[Any] = []
     CALLED.append(("numbered", rollout_id, numbers))
     output = external(args, rollout_id, data_source)
@@ -89,7 +89,7 @@ def numbered(args: Any, rollout_id: int, data_source: Any, evaluation: bool = Fa
 
 
 def rebuilt(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
-    """New samples in the place of those that it drew, which say whose they are by their group's number alone. One of
+    """Return new samples instead of those that it drew, which say whose they are by their group's number alone. One of
     three groups is given back.
     """
     output = external(args, rollout_id, data_source)
@@ -101,7 +101,7 @@ def rebuilt(args: Any, rollout_id: int, data_source: Any, evaluation: bool = Fal
 
 
 def with_a_port(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
-    """As `external`, with an engine behind a port of its own, which it notes."""
+    """Return what `external` does, with an engine behind a port of its own, which it notes."""
     CALLED.append(("with_a_port", rollout_id, int(args.sglang_router_port)))
     return external(args, rollout_id, data_source)
 

@@ -44,7 +44,7 @@ def runner(
     grades: bool = True,
     **args: Any,
 ) -> FunctionRunner:
-    """Of functions in functions.py. args: that they see, beside the usual ones."""
+    """Return a runner of functions in functions.py. args: that they see, beside the usual ones."""
     plan = run.plan
     rollout = RolloutSettings(
         rollout_batch_size=plan.groups,
@@ -63,14 +63,15 @@ def runner(
 
 
 def check_log(run: Simulation) -> None:
-    """What audit and replay have to say: nothing."""
+    """Check that audit and replay report nothing."""
     check_records(
-        [Recorded(one.position, one.subject, decode(one.data), one.data) for one in run.log.records], run.plan
+        [Recorded(record.position, record.subject, decode(record.data), record.data) for record in run.log.records],
+        run.plan,
     )
 
 
 def check_records(records: Sequence[Recorded], plan: Plan) -> None:
-    """The same of a log's records."""
+    """Check the same of a log's records."""
     check_seconds(records)
     auditor = Audit("sim", fetch=unpack, files=False)
     for recorded in records:

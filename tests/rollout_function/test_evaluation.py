@@ -24,11 +24,13 @@ async def test_a_rollout_function_evaluates_each_version(tmp_path: Path, name: s
         run.start_role("function", runner(run, name, name).run())
         assert await run.finish() is RunPhase.FINISHED
     held, other = (run.events(EvalCompleted, dataset=name) for name in ("held", "other"))
-    assert [one.version for one in held] == [one.version for one in other] == [0, 1, 2, 3]
-    assert [(one.mean, one.rewards, one.truncated) for one in held] == [(0.5, (1.0, 0.0), (True, True))] * 4
-    assert [(one.oldest_version, one.newest_version) for one in held] == [(version, version) for version in range(4)]
-    assert {one.function for one in held} == {f"{FUNCTIONS}:{name}"}
-    assert [one.metrics for one in run.events(RolloutReturned, evaluation=True)] == [{"eval/seconds": 2.0}] * 4
+    assert [event.version for event in held] == [event.version for event in other] == [0, 1, 2, 3]
+    assert [(event.mean, event.rewards, event.truncated) for event in held] == [(0.5, (1.0, 0.0), (True, True))] * 4
+    assert [(event.oldest_version, event.newest_version) for event in held] == [
+        (version, version) for version in range(4)
+    ]
+    assert {event.function for event in held} == {f"{FUNCTIONS}:{name}"}
+    assert [event.metrics for event in run.events(RolloutReturned, evaluation=True)] == [{"eval/seconds": 2.0}] * 4
     check_log(run)
 
 
@@ -43,9 +45,9 @@ async def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
         run.start_role("function", runner(run, None, "evaluates").run())
         assert await run.finish() is RunPhase.FINISHED
         assert second.done()
-    assert [one.version for one in run.events(EvalCompleted, dataset="held")] == [0, 1]
+    assert [event.version for event in run.events(EvalCompleted, dataset="held")] == [0, 1]
     calls = run.events(RolloutRequested, purpose="call")
-    assert sorted(one.group.split("-")[1] for one in calls) == ["eval0"] * 2 + ["eval1"] * 2
+    assert sorted(call.group.split("-")[1] for call in calls) == ["eval0"] * 2 + ["eval1"] * 2
     check_log(run)
 
 

@@ -1,4 +1,4 @@
-"""What a rollout function returns with tokens of no model: its sample is failed with the token, and nobody else."""
+"""Test results of a rollout function with tokens of no model: its sample alone fails, with the token in the message."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def sample(tokens: Any) -> Sample:
 )
 def test_a_sample_with_a_foreign_id_fails_alone(tokens: Any, reason: str) -> None:
     groups: Any = [[sample(tokens), sample([97, 98])]]
-    events = [one for together in outcome_of(groups, {}, {}, making()).events for one in together]
-    (failed,) = [one for one in events if isinstance(one, RolloutFailed)]
+    events = [event for together in outcome_of(groups, {}, {}, making()).events for event in together]
+    (failed,) = [event for event in events if isinstance(event, RolloutFailed)]
     assert failed.kind is FailureKind.INVALID
     assert reason in failed.message
-    assert len([one for one in events if isinstance(one, RolloutCompleted)]) == 1
-    assert len([one for one in events if isinstance(one, PromptSubmitted)]) == 1
+    assert len([event for event in events if isinstance(event, RolloutCompleted)]) == 1
+    assert len([event for event in events if isinstance(event, PromptSubmitted)]) == 1

@@ -1,4 +1,4 @@
-"""The same on a real log: a function whose process is killed while engines generate for it."""
+"""Test the same on a real log: a function whose process is killed while engines generate for it."""
 
 from pathlib import Path
 
@@ -24,8 +24,8 @@ async def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
         records = [recorded async for recorded in log.read()]
         await log.close()
     events = [recorded.envelope.event for recorded in records]
-    assert [one.step for one in events if isinstance(one, RolloutReturned)] == [0, 1, 2]
-    assert [len(one.samples) for one in events if isinstance(one, BatchSealed)] == [4, 4, 4]
-    asked = [one.sample for one in events if isinstance(one, RolloutRequested) and one.purpose == "call"]
-    assert len(asked) == len(set(asked)) == 12
+    assert [event.step for event in events if isinstance(event, RolloutReturned)] == [0, 1, 2]
+    assert [len(event.samples) for event in events if isinstance(event, BatchSealed)] == [4, 4, 4]
+    samples = [event.sample for event in events if isinstance(event, RolloutRequested) and event.purpose == "call"]
+    assert len(samples) == len(set(samples)) == 12
     check_records(records, run.plan)

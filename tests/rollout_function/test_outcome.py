@@ -1,4 +1,6 @@
-"""What a rollout function returned: its groups and whose prompts they answer, the generations in them, its figures."""
+"""Test what a rollout function returned: its groups and whose prompts they answer, the generations in them,
+its figures.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,8 @@ def test_requests_in_an_older_outcome_are_of_the_function() -> None:
     """Its events have no schema, and requests of the first schema no maker."""
     request = made.requested("brought-000000-s0", function="mine:rollout")
     events = [[made.submitted("brought-000000"), request], [made.completed("brought-000000-s0")]]
-    asked = msgspec.structs.replace(request, maker=Maker.FUNCTION)
-    assert _outcome_events(msgspec.msgpack.encode(events)) == [[events[0][0], asked], events[1]]
+    function_request = msgspec.structs.replace(request, maker=Maker.FUNCTION)
+    assert _outcome_events(msgspec.msgpack.encode(events)) == [[events[0][0], function_request], events[1]]
 
 
 @pytest.mark.parametrize(
@@ -89,37 +91,37 @@ def turn(prompt: list[int], tokens: list[int], call: str) -> MadeTurn:
     return MadeTurn(np.array(prompt, np.int32), ended, call)
 
 
-def calls(made: MadeTurns, tokens: list[int]) -> list[str]:
-    return [one.call for one in made.of(np.array(tokens, np.int32))]
+def calls(turns: MadeTurns, tokens: list[int]) -> list[str]:
+    return [made_turn.call for made_turn in turns.of(np.array(tokens, np.int32))]
 
 
 def test_generations_are_found_by_their_prompts_and_the_most_of_their_tokens() -> None:
-    made = MadeTurns(1)
-    for one in (
+    turns = MadeTurns(1)
+    for recorded in (
         turn([1, 2], [3, 4, 5], "whole"),
         turn([1, 2], [3, 9], "part"),
         turn([1, 2, 3, 4, 5, 6], [7], "second"),
         turn([1], [8], "another"),
         turn([1, 2, 3, 4, 5, 6, 7], [8], "after"),
     ):
-        made.add(one, 0)
-    assert calls(made, [1, 2, 3, 4, 5, 6, 7]) == ["whole", "second"]
-    assert calls(made, [1, 2, 3, 9]) == ["part"]
-    assert calls(made, [1, 2, 3]) == ["whole"]
-    assert calls(made, [1, 2]) == []
-    assert calls(made, [1, 8]) == ["another"]
+        turns.add(recorded, 0)
+    assert calls(turns, [1, 2, 3, 4, 5, 6, 7]) == ["whole", "second"]
+    assert calls(turns, [1, 2, 3, 9]) == ["part"]
+    assert calls(turns, [1, 2, 3]) == ["whole"]
+    assert calls(turns, [1, 2]) == []
+    assert calls(turns, [1, 8]) == ["another"]
 
 
 def test_generations_of_older_steps_are_forgotten() -> None:
-    made = MadeTurns(1)
+    turns = MadeTurns(1)
     for step in range(3):
-        made.add(turn([step], [5], f"of step {step}"), step)
-    made.add(turn([0], [6], "later"), 2)
-    made.forget_before(2)
-    assert [calls(made, [step, 5]) for step in range(3)] == [[], ["of step 1"], ["of step 2"]]
-    assert calls(made, [0, 6]) == ["later"]
-    made.forget_before(9)
-    assert [calls(made, [step, 5]) for step in range(3)] == [[], [], []]
+        turns.add(turn([step], [5], f"of step {step}"), step)
+    turns.add(turn([0], [6], "later"), 2)
+    turns.forget_before(2)
+    assert [calls(turns, [step, 5]) for step in range(3)] == [[], ["of step 1"], ["of step 2"]]
+    assert calls(turns, [0, 6]) == ["later"]
+    turns.forget_before(9)
+    assert [calls(turns, [step, 5]) for step in range(3)] == [[], [], []]
 
 
 @pytest.mark.parametrize(
@@ -139,11 +141,11 @@ def test_metrics_are_its_numbers(metrics: Any, numbers: dict[str, float]) -> Non
 
 @pytest.mark.parametrize("evaluation", [True, False])
 def test_a_bare_result_counts_as_slimes(evaluation: bool) -> None:
-    made = call_rollout_fn(
-        lambda given, *, more, evaluation: [given, more, evaluation], 1, more=2, evaluation=evaluation
+    output = call_rollout_fn(
+        lambda first, *, more, evaluation: [first, more, evaluation], 1, more=2, evaluation=evaluation
     )
-    wanted = [1, 2, evaluation]
-    assert made == (RolloutFnEvalOutput(wanted) if evaluation else RolloutFnTrainOutput(wanted))  # type: ignore[arg-type]
+    expected = [1, 2, evaluation]
+    assert output == (RolloutFnEvalOutput(expected) if evaluation else RolloutFnTrainOutput(expected))  # type: ignore[arg-type]
 
 
 def evaluation(data: Any, spans: tuple[WeightSpan, ...] = (), **args: Any) -> Any:
@@ -168,7 +170,7 @@ def test_an_evaluation_has_the_figures_of_each_of_its_sets() -> None:
 def test_rewards_that_are_dicts_have_the_key_of_evaluations_first() -> None:
     data = {"a": {"rewards": [{"x": 1.0, "y": 2.0}]}}
     keys = [{"eval_reward_key": "x", "reward_key": "y"}, {"reward_key": "y"}, {}]
-    assert [evaluation(data, **one)[0].mean for one in keys] == [1.0, 2.0, 0.0]
+    assert [evaluation(data, **key)[0].mean for key in keys] == [1.0, 2.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -180,10 +182,10 @@ def test_what_is_no_evaluation_is_refused(data: Any) -> None:
 
 
 async def test_groups_that_were_given_back_are_drawn_first() -> None:
-    asked: list[int] = []
+    counts: list[int] = []
 
     async def draw(count: int) -> list[list[Sample]]:
-        asked.append(count)
+        counts.append(count)
         return [[Sample(index=100 + number)] for number in range(count)]
 
     source = DrawnGroups(draw)
@@ -192,7 +194,7 @@ async def test_groups_that_were_given_back_are_drawn_first() -> None:
     assert source.get_buffer_length() == 3
     drawn = [await asyncio.to_thread(source.get_samples, count) for count in (2, 2)]
     assert [[group[0].index for group in groups] for groups in drawn] == [[1, 2], [3, 100]]
-    assert (asked, source.given_back) == ([0, 1], [])
+    assert (counts, source.given_back) == ([0, 1], [])
     for wrong in ([[]], [Sample()], [[Sample()], [3]]):
         with pytest.raises(PlugPointError):
             source.add_samples(wrong)  # type: ignore[arg-type]
@@ -204,14 +206,14 @@ async def test_groups_that_were_given_back_are_drawn_first() -> None:
 async def test_it_waits_for_what_it_has_appended(tmp_path: Path) -> None:
     """Else it would call the function again for a step whose outcome it has not read yet."""
     async with a_run(tmp_path) as run:
-        made = runner(run, "external")
-        await made._append([[PromptWanted(total=3)], [PromptWanted(total=4), PromptWanted(total=5)]])
+        own_runner = runner(run, "external")
+        await own_runner._append([[PromptWanted(total=3)], [PromptWanted(total=4), PromptWanted(total=5)]])
         newest = await run.log.position()
-        assert made._appended == newest
-        await made._append([[PromptWanted(total=3)]])
-        assert made._appended >= newest
-        await made._append([])
-        assert [one.total for one in run.events(PromptWanted)][:3] == [3, 4, 5]
+        assert own_runner._appended == newest
+        await own_runner._append([[PromptWanted(total=3)]])
+        assert own_runner._appended >= newest
+        await own_runner._append([])
+        assert [event.total for event in run.events(PromptWanted)][:3] == [3, 4, 5]
 
 
 def tells(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> list[Any]:
@@ -230,8 +232,8 @@ async def test_each_call_is_in_its_own_session(name: str, evaluating: bool) -> N
     own, other = (Session(None, None, Sampling(max_new_tokens=1), ArgsView({})) for _ in range(2))  # type: ignore[arg-type]
     with session_of_process(other):
         output = await function(own.args, 3, "source", own, evaluation=evaluating)
-    told = output.data if evaluating else output.samples
-    assert told == [own.args, 3, "source", evaluating, own]
+    values = output.data if evaluating else output.samples
+    assert values == [own.args, 3, "source", evaluating, own]
 
 
 async def test_what_a_call_raises_names_the_function_and_the_call() -> None:
@@ -260,17 +262,17 @@ async def test_no_more_is_appended_at_once_than_a_log_takes(tmp_path: Path, monk
     monkeypatch.setattr(runners, "MAX_BATCH", 4)
     async with a_run(tmp_path) as run:
         noting = Noting(run.log)
-        made = runner(run, "external", log=noting)
-        wanted = iter(range(1, 100))
-        await made._append([[PromptWanted(total=next(wanted)) for _ in range(size)] for size in (1, 2, 2, 2, 1)])
+        own_runner = runner(run, "external", log=noting)
+        totals = iter(range(1, 100))
+        await own_runner._append([[PromptWanted(total=next(totals)) for _ in range(size)] for size in (1, 2, 2, 2, 1)])
     assert sum(noting.sizes) == 8
     assert max(noting.sizes) <= 4
 
 
 async def test_after_an_abort_nothing_is_generated_until_it_is_reset(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
-        made, commit = runner(run, "external"), Noting(run.log)
-        calls = made._open_calls(0, commit, lambda: (0, None))  # type: ignore[arg-type]
+        own_runner, commit = runner(run, "external"), Noting(run.log)
+        calls = own_runner._open_calls(0, commit, lambda: (0, None))  # type: ignore[arg-type]
         session = FunctionSession(calls, None, Sampling(max_new_tokens=1), ArgsView({}))
         assert not calls.is_over
         await session.abort()

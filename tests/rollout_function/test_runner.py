@@ -30,17 +30,17 @@ class Keeper:
     """It has a snapshot of this position of the log."""
 
     def __init__(self, position: int) -> None:
-        self.position, self.asked = position, 0
+        self.position, self.calls = position, 0
 
     async def restore(self, fold: StateFold, log: Readable) -> None:
-        self.asked += 1
+        self.calls += 1
         async for recorded in log.read(1):
             if recorded.position <= self.position:
                 fold.apply(recorded)
 
 
 async def test_it_starts_at_the_snapshot_that_there_is(tmp_path: Path) -> None:
-    """Of a run that has ended it ends at once, whether the end is in the snapshot or behind it."""
+    """End at once for a run that has ended, whether the end is in the snapshot or behind it."""
     functions.CALLED.clear()
     async with a_run(tmp_path, steps=2) as run:
         run.start_role("function", runner(run, "numbered").run())
@@ -50,7 +50,7 @@ async def test_it_starts_at_the_snapshot_that_there_is(tmp_path: Path) -> None:
             keeper = Keeper(position)
             async with asyncio.timeout(WAIT_S):
                 await runner(run, "numbered", keeper=keeper).run()
-            assert keeper.asked == 1
+            assert keeper.calls == 1
     assert [step for _, step, _ in functions.CALLED] == [0, 1]
 
 
@@ -86,7 +86,7 @@ async def test_of_two_at_once_one_makes_each_step(tmp_path: Path) -> None:
         for name in ("one", "other"):
             run.start_role(name, runner(run, "picky").run())
         assert await run.finish() is RunPhase.FINISHED
-    assert [one.step for one in run.events(RolloutReturned)] == [0, 1, 2]
+    assert [event.step for event in run.events(RolloutReturned)] == [0, 1, 2]
     check_log(run)
 
 
@@ -106,17 +106,19 @@ class Slow:
 
 
 class Late(Follower):
-    """Of a `Slow` one: it hears late what another has said."""
+    """Follow a `Slow` log: hear late what another appended."""
 
     _held: Sequence[Recorded] = ()
     _rounds = 0
 
     async def next(self, wait_s: float) -> list[Recorded]:
         if not self._held:
-            found = await super().next(wait_s)
-            if not (isinstance(self._log, Slow) and any(isinstance(r.envelope.event, RolloutReturned) for r in found)):
-                return found
-            self._held, self._rounds = found, 0
+            deliveries = await super().next(wait_s)
+            if not (
+                isinstance(self._log, Slow) and any(isinstance(r.envelope.event, RolloutReturned) for r in deliveries)
+            ):
+                return deliveries
+            self._held, self._rounds = deliveries, 0
         self._rounds += 1
         if self._rounds < 3:
             await asyncio.sleep(0.05)
@@ -148,9 +150,9 @@ async def test_samples_that_were_made_anew_are_of_the_group_with_their_number(tm
     async with a_run(tmp_path, max_staleness=1) as run:
         run.start_role("function", runner(run, "rebuilt").run())
         assert await run.finish() is RunPhase.FINISHED
-    returned, drawn = run.events(RolloutReturned), {one.group for one in run.events(PromptSubmitted)}
-    assert all(set(one.groups) <= drawn for one in returned)
-    assert len({name for one in returned for name in one.groups}) == 6
+    returned, drawn = run.events(RolloutReturned), {event.group for event in run.events(PromptSubmitted)}
+    assert all(set(event.groups) <= drawn for event in returned)
+    assert len({name for event in returned for name in event.groups}) == 6
     assert all(len(set(numbers)) == 3 for _, _, numbers in functions.CALLED)
     check_log(run)
 
@@ -160,11 +162,11 @@ async def test_a_sample_without_a_reward_has_none_where_nobody_grades(tmp_path: 
     async with a_run(tmp_path) as run:
         run.start_role("function", runner(run, "own_prompts", grades=grades).run())
         assert await run.finish() is RunPhase.FINISHED
-    graders = {one.grader for one in run.events(RewardAssigned)}
+    graders = {event.grader for event in run.events(RewardAssigned)}
     assert (graders == {"test"}) is grades
     if not grades:
-        assert {one.value for one in run.events(RewardAssigned)} == {0.0}
-        assert [set(one.raw_rewards) for one in run.events(BatchSealed)] == [{0.0}] * 3
+        assert {event.value for event in run.events(RewardAssigned)} == {0.0}
+        assert [set(event.raw_rewards) for event in run.events(BatchSealed)] == [{0.0}] * 3
 
 
 async def test_neither_a_port_nor_a_thread_is_left_of_it(tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ async def test_neither_a_port_nor_a_thread_is_left_of_it(tmp_path: Path) -> None
     ports = [port for _, _, port in functions.CALLED]
     assert len(set(ports)) == 3
     assert listening(os.getpid()) == before
-    left = [one for one in set(threading.enumerate()) - threads if "listener" in one.name]
+    left = [each for each in set(threading.enumerate()) - threads if "listener" in each.name]
     for thread in left:
         await asyncio.to_thread(thread.join, WAIT_S)
     assert [thread for thread in left if thread.is_alive()] == []

@@ -55,27 +55,27 @@ class FunctionSession:
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[FunctionSession]:
-    one = FunctionSession()
+    function_session = FunctionSession()
 
-    async def made(args: Any, group: list[Sample], params: Any, *, evaluation: bool) -> list[Sample]:
+    async def own_group(args: Any, group: list[Sample], params: Any, *, evaluation: bool) -> list[Sample]:
         assert (params, evaluation) == ({"top_p": 1.0}, False)
         index = group[0].index or 0
         for _ in range(args.takes.get(index, 0)):
             await asyncio.sleep(0)
         if index in args.hangs:
-            await one.aborting.wait()
+            await function_session.aborting.wait()
             if args.hangs[index] is None:
                 raise ValueError("it ended so")
             group[0].response, group[0].status = args.hangs[index], Status.ABORTED
         return group
 
-    state = SimpleNamespace(sampling_params={"top_p": 1.0}, reset=one.reset)
-    monkeypatch.setattr(ROLLOUT, "generate_and_rm_group", made)
+    state = SimpleNamespace(sampling_params={"top_p": 1.0}, reset=function_session.reset)
+    monkeypatch.setattr(ROLLOUT, "generate_and_rm_group", own_group)
     monkeypatch.setattr(ROLLOUT, "GenerateState", lambda args: state)
     FILTER.clear()
     CALLED.clear()
-    before = CURRENT.set(one)  # type: ignore[arg-type]
-    yield one
+    before = CURRENT.set(function_session)  # type: ignore[arg-type]
+    yield function_session
     CURRENT.reset(before)
     FILTER.clear()
     CALLED.clear()
@@ -85,36 +85,36 @@ class Source:
     """Groups numbered as they are drawn."""
 
     def __init__(self) -> None:
-        self.asked: list[int] = []
+        self.indices: list[int] = []
         self.back: list[Any] = []
 
     def get_samples(self, count: int) -> list[list[Sample]]:
-        first = sum(self.asked)
-        self.asked.append(count)
+        first = sum(self.indices)
+        self.indices.append(count)
         return [[Sample(index=number)] for number in range(first, first + count)]
 
     def add_samples(self, groups: list[Any]) -> None:
         self.back += groups
 
 
-def arguments(**given: Any) -> Any:
+def arguments(**fields: Any) -> Any:
     usual = {
         "rollout_batch_size": 2, "over_sampling_batch_size": None, "partial_rollout": False, "takes": {}, "hangs": {},
         "dynamic_sampling_filter_path": None, "rollout_sample_filter_path": None,
         "rollout_all_samples_process_path": None,
     }  # fmt: skip
-    return SimpleNamespace(**usual | given)
+    return SimpleNamespace(**usual | fields)
 
 
-async def step(source: Source, **given: Any) -> tuple[list[int], dict[str, Any], list[Any]]:
-    output, aborted = await slime_loop.generate_rollout_async(arguments(**given), 7, source.get_samples)
+async def step(source: Source, **fields: Any) -> tuple[list[int], dict[str, Any], list[Any]]:
+    output, aborted = await slime_loop.generate_rollout_async(arguments(**fields), 7, source.get_samples)
     return [group[0].index for group in output.samples], output.metrics or {}, aborted
 
 
 async def test_a_step_has_the_first_that_end_in_the_order_that_they_were_drawn(session: FunctionSession) -> None:
     source = Source()
     kept, metrics, aborted = await step(source, over_sampling_batch_size=4, takes={0: 9}, hangs={1: "", 3: ""})
-    assert (kept, metrics, aborted, source.asked) == ([0, 2], {}, [], [4])
+    assert (kept, metrics, aborted, source.indices) == ([0, 2], {}, [], [4])
     assert session.calls == ["abort", "reset"]
     assert len(asyncio.all_tasks()) == 1
 
@@ -122,7 +122,7 @@ async def test_a_step_has_the_first_that_end_in_the_order_that_they_were_drawn(s
 async def test_groups_that_became_more_samples_are_in_the_order_that_they_were_drawn_too(
     session: FunctionSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the first of the samples that their first became."""
+    """Order them by the first of the samples that their first became."""
     assert (await step(Source(), takes={0: 9}))[0] == [0, 1]
 
     async def several(args: Any, group: list[Sample], params: Any, *, evaluation: bool) -> list[list[Sample]]:
@@ -161,11 +161,11 @@ async def test_for_what_a_filter_drops_others_are_drawn(session: FunctionSession
     FILTER[2] = DynamicFilterOutput(keep=False)
     source = Source()
     kept, metrics, _ = await step(source, dynamic_sampling_filter_path=f"{__name__}:keep")
-    assert (kept, metrics, source.asked) == ([1, 3], {"rollout/dynamic_filter/drop_x": 1}, [2, 2])
+    assert (kept, metrics, source.indices) == ([1, 3], {"rollout/dynamic_filter/drop_x": 1}, [2, 2])
     FILTER[2] = DynamicFilterOutput(keep=True)
     source = Source()
     kept, _, _ = await step(source, dynamic_sampling_filter_path=f"{__name__}:keep", over_sampling_batch_size=3)
-    assert (kept, source.asked) == ([1, 2], [3])
+    assert (kept, source.indices) == ([1, 2], [3])
 
 
 async def test_a_group_may_be_kept_for_want_of_others(session: FunctionSession) -> None:
@@ -174,7 +174,7 @@ async def test_a_group_may_be_kept_for_want_of_others(session: FunctionSession) 
     kept, _, _ = await step(
         source, dynamic_sampling_filter_path=f"{__name__}:keep", over_sampling_batch_size=3, takes={1: 4, 2: 8}
     )
-    assert (kept, source.asked) == ([1, 2], [3])
+    assert (kept, source.indices) == ([1, 2], [3])
 
 
 async def test_functions_of_a_step_see_kept_groups_and_all_of_them(session: FunctionSession) -> None:
@@ -192,8 +192,8 @@ async def test_functions_of_a_step_see_kept_groups_and_all_of_them(session: Func
 
 async def test_a_rollout_function_calls_it_as_slime_s_loop(session: FunctionSession) -> None:
     source = Source()
-    given = arguments(over_sampling_batch_size=3, partial_rollout=True, hangs={2: "a"})
-    output = await asyncio.to_thread(slime_loop.generate_rollout, given, 7, source)
+    args = arguments(over_sampling_batch_size=3, partial_rollout=True, hangs={2: "a"})
+    output = await asyncio.to_thread(slime_loop.generate_rollout, args, 7, source)
     assert [group[0].index for group in output.samples] == [0, 1]
     assert [group[0].index for group in source.back] == [2]
     source = Source()
@@ -209,14 +209,14 @@ ROWS = [SimpleNamespace(prompt=f"p{number}", label=str(number), metadata={"n": n
 
 async def test_each_set_of_an_evaluation_has_settings_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Any] = []
-    asked: list[Any] = []
+    calls: list[Any] = []
 
-    def rows(*given: Any, **how: Any) -> list[Any]:
-        read.append((given, how))
+    def rows(*args: Any, **how: Any) -> list[Any]:
+        read.append((args, how))
         return ROWS
 
     async def answer(args: Any, sample: Sample, params: dict[str, Any], evaluation: bool) -> Any:
-        asked.append((sample.index, sample.prompt, sample.label, sample.metadata, params, evaluation))
+        calls.append((sample.index, sample.prompt, sample.label, sample.metadata, params, evaluation))
         sample.reward = {"score": float(sample.index or 0), "other": -1.0} if sample.index else 5.0
         sample.status = Status.TRUNCATED if sample.index == 1 else Status.COMPLETED
         return [sample, sample] if sample.index == 3 else sample
@@ -234,18 +234,18 @@ async def test_each_set_of_an_evaluation_has_settings_of_its_own(monkeypatch: py
     )  # fmt: skip
     output, back = await slime_loop.eval_rollout(args, 3)
     held = output.data["held"]
-    ((given, how),) = read
-    assert (given, back) == (("h.jsonl", "own"), [])
+    ((read_args, how),) = read
+    assert (read_args, back) == (("h.jsonl", "own"), [])
     assert (how["max_length"], how["prompt_key"], how["metadata_key"]) == (9, "text", "meta")
     assert (how["apply_chat_template"], how["apply_chat_template_kwargs"]) == (True, {"a": 1})
-    assert [one[:4] for one in asked] == [
+    assert [call[:4] for call in calls] == [
         (index, f"p{index // 2}", str(index // 2), {"n": index // 2}) for index in range(4)
     ]
-    assert asked[0][4:] == ({**usual, "temperature": 0.5, "top_k": 4}, True)
+    assert calls[0][4:] == ({**usual, "temperature": 0.5, "top_k": 4}, True)
     assert usual == {"temperature": 1.0, "top_k": -1, "stop": ["z"]}
     assert held["rewards"] == [5.0, 1.0, 2.0, 3.0, 3.0]
     assert held["truncated"] == [False, True, False, False, False]
-    assert [one.index for one in held["samples"]] == [0, 1, 2, 3, 3]
+    assert [sample.index for sample in held["samples"]] == [0, 1, 2, 3, 3]
     args.eval_reward_key, args.eval_max_prompt_len, args.n_samples_per_eval_prompt = "other", 5, 1
     other = (await slime_loop.eval_rollout(args, 3))[0].data["held"]
     assert (other["rewards"], read[1][1]["max_length"]) == ([5.0, -1.0], 5)

@@ -36,14 +36,14 @@ async def test_what_it_returns_is_the_batch(tmp_path: Path, staleness: int) -> N
         run.start_role("function", runner(run, "external").run())
         assert await run.finish() is RunPhase.FINISHED
     returned, sealed = run.events(RolloutReturned), run.events(BatchSealed)
-    assert [one.groups for one in returned] == [one.groups for one in sealed]
-    assert [one.step for one in returned] == [0, 1, 2]
-    assert [one.metrics for one in returned] == [{"rollout/agents": 7.0, "minutes": 0.5}] * 3
-    assert [one.function for one in returned] == [f"{FUNCTIONS}:external"] * 3
-    assert [one.raw_rewards for one in sealed] == [(0.0, 1.0, 0.0, 1.0)] * 3
-    assert [one.source.offset for one in run.events(PromptSubmitted)] == list(range(6))
-    assert all(one.log_probs.n == 3 for one in run.events(RolloutCompleted))
-    assert len({one.grader for one in run.events(RewardAssigned)}) == 1
+    assert [event.groups for event in returned] == [event.groups for event in sealed]
+    assert [event.step for event in returned] == [0, 1, 2]
+    assert [event.metrics for event in returned] == [{"rollout/agents": 7.0, "minutes": 0.5}] * 3
+    assert [event.function for event in returned] == [f"{FUNCTIONS}:external"] * 3
+    assert [event.raw_rewards for event in sealed] == [(0.0, 1.0, 0.0, 1.0)] * 3
+    assert [event.source.offset for event in run.events(PromptSubmitted)] == list(range(6))
+    assert all(event.log_probs.n == 3 for event in run.events(RolloutCompleted))
+    assert len({event.grader for event in run.events(RewardAssigned)}) == 1
     check_log(run)
 
 
@@ -54,7 +54,7 @@ async def test_it_is_called_once_for_each_step_with_numbered_samples(tmp_path: P
         run.start_role("function", runner(run, "numbered").run())
         assert await run.finish() is RunPhase.FINISHED
     assert [step for _, step, _ in functions.CALLED] == [0, 1, 2]
-    numbers = [one for _, _, drawn in functions.CALLED for one in drawn]
+    numbers = [number for _, _, drawn in functions.CALLED for number in drawn]
     assert numbers == [(number // 2, number) for number in range(12)]
     assert all(type(index) is int for _, index in numbers)
 
@@ -66,10 +66,12 @@ async def test_it_wraps_slimes_generation(tmp_path: Path) -> None:
         run.start_role("function", runner(run, "wrapped").run())
         assert await run.finish() is RunPhase.FINISHED
     calls = run.events(RolloutRequested, purpose="call")
-    assert len(calls) == len({one.sample for one in calls}) == 12
-    assert {one.group.split("-")[1] for one in calls} == {"0", "1", "2"}, "each of its step, and none of an evaluation"
+    assert len(calls) == len({each.sample for each in calls}) == 12
+    assert {each.group.split("-")[1] for each in calls} == {"0", "1", "2"}, (
+        "each of its step, and none of an evaluation"
+    )
     assert all(request.function for request in run.events(RolloutRequested, purpose="train"))
-    done = {one.sample: one for one in run.events(RolloutCompleted)}
+    done = {event.sample: event for event in run.events(RolloutCompleted)}
     for step, batch in enumerate(run.events(BatchSealed)):
         for name in batch.samples:
             sample, (call,) = done[name], done[name].calls
@@ -81,13 +83,13 @@ async def test_it_wraps_slimes_generation(tmp_path: Path) -> None:
 
 
 async def test_calls_of_steps_before_hear_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes in the log is shown to what is under way; else each step would make every event dearer."""
-    shown, made, looked_up = Counter[int](), list[Calls](), list[bool]()
+    """Show new events to calls under way only; else each step would make every event dearer."""
+    shown, all_calls, looked_up = Counter[int](), list[Calls](), list[bool]()
 
     class Noted(Calls):
-        def __init__(self, *given: Any, **more: Any) -> None:
-            super().__init__(*given, **more)
-            made.append(self)
+        def __init__(self, *args: Any, **more: Any) -> None:
+            super().__init__(*args, **more)
+            all_calls.append(self)
             looked_up.append(more["looks_up"])
 
         def apply(self, recorded: Recorded) -> None:
@@ -100,13 +102,13 @@ async def test_calls_of_steps_before_hear_no_more(tmp_path: Path, monkeypatch: p
         maker = runner(run, "wrapped")
         run.start_role("function", maker.run())
         assert await run.finish() is RunPhase.FINISHED
-    assert (len(made), max(shown.values())) == (6, 1)
+    assert (len(all_calls), max(shown.values())) == (6, 1)
     held = {step for turns in maker._turns._by_prompt.values() for step, _ in turns}
     assert 5 in held
     assert len(held) <= 3, "no sample may be of generations that are older"
     assert looked_up == [True] + [False] * 5, "the log has none of this process but what it has asked for itself"
-    assert all(one.is_over for one in made)
-    assert [{span.version for span in one.spans} for one in made] == [{step} for step in range(6)]
+    assert all(calls_.is_over for calls_ in all_calls)
+    assert [{span.version for span in calls_.spans} for calls_ in all_calls] == [{step} for step in range(6)]
 
 
 async def test_generations_go_on_after_a_kill(tmp_path: Path) -> None:
@@ -122,17 +124,17 @@ async def test_generations_go_on_after_a_kill(tmp_path: Path) -> None:
     steps = [step for name, step, _ in functions.CALLED if name == "wrapped"]
     assert len(steps) == 4
     assert set(steps) == {0, 1, 2}
-    drawn = [one for one in functions.CALLED if one[1] == steps[steps.index(1)]]
+    drawn = [entry for entry in functions.CALLED if entry[1] == steps[steps.index(1)]]
     assert drawn[0] == drawn[-1]
     assert len(run.events(RolloutRequested, purpose="call", attempt=0)) == 12
-    assert [one.step for one in run.events(RolloutReturned)] == [0, 1, 2]
+    assert [event.step for event in run.events(RolloutReturned)] == [0, 1, 2]
     assert len(run.events(PromptSubmitted)) == 6
     check_log(run)
 
 
 @pytest.mark.parametrize("lost", [0, 1, 4, 9])
 async def test_an_outcome_is_whole_after_a_kill(tmp_path: Path, lost: int) -> None:
-    """Killed between `rollout.returned` and the events that follow from it, after so many of them."""
+    """Kill it between `rollout.returned` and the events that follow from it, after this number of them."""
     async with a_run(tmp_path, groups=4) as run:
         line = Line(run.log)
         dying = runner(run, "external", log=_Dying(line, lost))
@@ -143,21 +145,21 @@ async def test_an_outcome_is_whole_after_a_kill(tmp_path: Path, lost: int) -> No
         run.forget_role(first)
         run.start_role("function", runner(run, "external").run())
         assert await run.finish() is RunPhase.FINISHED
-    assert [one.step for one in run.events(RolloutReturned)] == [0, 1, 2]
-    assert [len(one.samples) for one in run.events(BatchSealed)] == [8, 8, 8]
+    assert [event.step for event in run.events(RolloutReturned)] == [0, 1, 2]
+    assert [len(event.samples) for event in run.events(BatchSealed)] == [8, 8, 8]
     check_log(run)
 
 
 async def test_it_may_bring_groups_of_its_own(tmp_path: Path) -> None:
-    """Of any number, graded by the run's grader."""
+    """Return any number of groups, graded by the run's grader."""
     async with a_run(tmp_path) as run:
         run.start_role("function", runner(run, "own_prompts").run())
         assert await run.finish() is RunPhase.FINISHED
-    assert [len(one.groups) for one in run.events(BatchSealed)] == [3, 1, 1]
+    assert [len(event.groups) for event in run.events(BatchSealed)] == [3, 1, 1]
     prompts = run.events(PromptSubmitted)
-    assert [one.group for one in prompts] == [f"{BROUGHT}-{number:06d}" for number in range(5)]
-    assert {one.dataset for one in prompts} == {BROUGHT}
-    assert {one.grader for one in run.events(RewardAssigned)} == {"test"}
+    assert [prompt.group for prompt in prompts] == [f"{BROUGHT}-{number:06d}" for number in range(5)]
+    assert {prompt.dataset for prompt in prompts} == {BROUGHT}
+    assert {event.grader for event in run.events(RewardAssigned)} == {"test"}
     trained = run.ranks.trained[0].samples
     assert np.isnan(trained[0].rollout_log_probs).all()
     assert trained[0].oldest_version == 0
@@ -165,7 +167,7 @@ async def test_it_may_bring_groups_of_its_own(tmp_path: Path) -> None:
 
 
 async def test_groups_that_are_given_back_come_again(tmp_path: Path) -> None:
-    """With what the function did to them; what it neither returned nor gave back is rejected."""
+    """Return them with the function's changes; what it neither returned nor gave back is rejected."""
     functions.CALLED.clear()
     async with a_run(tmp_path, max_staleness=1) as run:
         first = run.start_role("function", runner(run, "picky").run())
@@ -177,8 +179,8 @@ async def test_groups_that_are_given_back_come_again(tmp_path: Path) -> None:
     assert by_step[0] == [(f"prompt {n}", 0) for n in range(4)]
     assert by_step[1] == [("prompt 2", 2), *((f"prompt {n}", 0) for n in (4, 5, 6))]
     rejected = run.events(GroupRejected)
-    assert {one.cause for one in rejected} == {RejectionCause.NOT_RETURNED}
-    assert [one.group for one in rejected][:2] == ["train-0-000003", "train-0-000006"]
+    assert {event.cause for event in rejected} == {RejectionCause.NOT_RETURNED}
+    assert [event.group for event in rejected][:2] == ["train-0-000003", "train-0-000006"]
     (second,) = run.events(RolloutReturned, step=1)
     assert second.groups[0] == "train-0-000002"
     check_log(run)
@@ -188,9 +190,9 @@ async def test_a_sample_that_cannot_be_trained_on_rejects_its_group(tmp_path: Pa
     async with a_run(tmp_path) as run:
         run.start_role("function", runner(run, "broken_sample").run())
         assert await run.finish() is RunPhase.FINISHED
-    assert [len(one.groups) for one in run.events(BatchSealed)] == [1, 1, 1]
-    assert {one.cause for one in run.events(GroupRejected)} == {RejectionCause.ROLLOUT_FAILED}
-    assert all("has 0 tokens" in one.message for one in run.events(RolloutFailed))
+    assert [len(event.groups) for event in run.events(BatchSealed)] == [1, 1, 1]
+    assert {event.cause for event in run.events(GroupRejected)} == {RejectionCause.ROLLOUT_FAILED}
+    assert all("has 0 tokens" in event.message for event in run.events(RolloutFailed))
     check_log(run)
 
 
@@ -218,27 +220,27 @@ async def test_prompts_from_outside_go_to_it(tmp_path: Path) -> None:
         sent = [InboxPrompt(key=f"k{number}", prompt=f"from outside {number}", label="1") for number in range(6)]
         await run.inbox.accept(msgspec.json.encode(sent))
         assert await run.finish() is RunPhase.FINISHED
-    assert {one.dataset for one in run.events(PromptSubmitted)} == {INBOX}
-    assert [len(one.groups) for one in run.events(BatchSealed)] == [2, 2, 2]
+    assert {event.dataset for event in run.events(PromptSubmitted)} == {INBOX}
+    assert [len(event.groups) for event in run.events(BatchSealed)] == [2, 2, 2]
     check_log(run)
 
 
 async def test_aborted_samples_go_on_in_the_next_step(tmp_path: Path) -> None:
-    """With the tokens that they had in the log when they were aborted."""
+    """Keep the tokens that they had in the log when they were aborted."""
     async with a_run(tmp_path, max_staleness=1, steps=2) as run:
         run.start_engine(Script(chunk=2, seconds_per_chunk=0.02))
         run.start_role("function", runner(run, "partial").run())
         assert await run.finish() is RunPhase.FINISHED
-    aborted = [one for one in run.events(RolloutFailed) if one.kind is FailureKind.ABORTED]
+    aborted = [event for event in run.events(RolloutFailed) if event.kind is FailureKind.ABORTED]
     assert len(aborted) == 2
     (second,) = run.events(RolloutReturned, step=1)
     assert second.groups == ("train-0-000000",)
-    done = {one.sample: one for one in run.events(RolloutCompleted)}
+    done = {event.sample: event for event in run.events(RolloutCompleted)}
     for name in ("train-0-000000-s0", "train-0-000000-s1"):
         sample = done[name]
         assert sample.length == 24
         assert len(sample.calls) == 2
-        assert sample.calls[0] in {one.sample for one in aborted}
+        assert sample.calls[0] in {event.sample for event in aborted}
     check_log(run)
 
 
@@ -249,13 +251,13 @@ async def test_slimes_loop_filters_and_aborts(tmp_path: Path) -> None:
         looped = runner(run, "looped", over_sampling_batch_size=4)
         run.start_role("function", looped.run())
         assert await run.finish() is RunPhase.FINISHED
-    assert [one.metrics["rollout/mine"] for one in run.events(RolloutReturned)] == [0.0, 1.0, 2.0]
-    assert [len(one.samples) for one in run.events(BatchSealed)] == [4, 4, 4]
+    assert [event.metrics["rollout/mine"] for event in run.events(RolloutReturned)] == [0.0, 1.0, 2.0]
+    assert [len(event.samples) for event in run.events(BatchSealed)] == [4, 4, 4]
     check_log(run)
 
 
 class _Dying:
-    """A way to the log that is cut so many events after `rollout.returned`."""
+    """Cut the way to the log this number of events after `rollout.returned`."""
 
     def __init__(self, line: Line, after: int) -> None:
         self._line, self._after, self._returned = line, after, False
@@ -266,7 +268,7 @@ class _Dying:
     async def append(self, appends: Sequence[Append]) -> list[int]:
         if not self._returned:
             positions = await self._line.append(appends)
-            self._returned = any(isinstance(one.envelope.event, RolloutReturned) for one in appends)
+            self._returned = any(isinstance(append.envelope.event, RolloutReturned) for append in appends)
             return positions
         if self._after:
             await self._line.append(appends[: self._after])

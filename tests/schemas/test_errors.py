@@ -23,9 +23,9 @@ def _drawn() -> dict[str, str]:
 
 
 def test_the_tree_is_drawn_as_it_is() -> None:
-    classes = [one for _, one in inspect.getmembers(errors, inspect.isclass) if one is not ROOT]
-    assert _drawn() == {one.__name__: one.__bases__[0].__name__ for one in classes}
+    classes = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if cls is not ROOT]
+    assert _drawn() == {cls.__name__: cls.__bases__[0].__name__ for cls in classes}
 
 
 def test_every_error_says_when_it_is_met() -> None:
-    assert all(inspect.getdoc(one) for _, one in inspect.getmembers(errors, inspect.isclass))
+    assert all(inspect.getdoc(cls) for _, cls in inspect.getmembers(errors, inspect.isclass))

@@ -68,16 +68,16 @@ def test_tags_are_distinct_and_all_known() -> None:
 
 
 @given(EVENTS, st.text(), st.text())
-def test_an_id_depends_on_run_type_and_identity_alone(event: Event, one: str, two: str) -> None:
-    first = enclose("r", event, at=1, producer=one)
+def test_an_id_depends_on_run_type_and_identity_alone(event: Event, producer: str, two: str) -> None:
+    first = enclose("r", event, at=1, producer=producer)
     again = enclose("r", event, at=2, producer=two, cause="c")
     assert first.id == again.id == event_id("r", event)
     assert len(first.id) == 32
-    assert enclose("s", event, at=1, producer=one).id != first.id
+    assert enclose("s", event, at=1, producer=producer).id != first.id
 
 
 def test_ids_stay_as_they_are() -> None:
-    """A changed id would let every event of an old run be said again."""
+    """A changed id would let every event of an old run be appended again."""
     event = RewardAssigned(sample="g-s0", group="g", value=1.0, grader="x", grader_digest="d")
     assert event_id("demo", event) == "55335377a66e93b171c9dd8094e06b2c"
     other = msgspec.structs.replace(event, value=0.0, grader="y", seconds=3.0)
@@ -86,8 +86,8 @@ def test_ids_stay_as_they_are() -> None:
 
 
 def test_ids_of_a_run_are_distinct() -> None:
-    said = list(golden_envelopes())
-    assert len({envelope.id for envelope in said}) == len(said)
+    envelopes = list(golden_envelopes())
+    assert len({envelope.id for envelope in envelopes}) == len(envelopes)
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)

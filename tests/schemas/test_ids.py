@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("made", "as_recorded"),
+    ("built", "as_recorded"),
     [
         (ids.group_id(ids.TRAIN, 0, 7), "train-0-000007"),
         (ids.group_id(ids.LOADED, 2, 1), "loaded-2-000001"),
@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[2]
         (ids.sibling_id("train-0-000007-s3", 2), "train-0-000007-s3-2"),
     ],
 )
-def test_as_it_is_recorded(made: str, as_recorded: str) -> None:
-    assert made == as_recorded
+def test_as_it_is_recorded(built: str, as_recorded: str) -> None:
+    assert built == as_recorded
 
 
 @pytest.mark.parametrize("group", ["train-0-000007", "eval-a-s3-v7-000003"])
@@ -56,5 +56,5 @@ def test_nobody_else_writes_or_parses_them() -> None:
     paths = [
         path for room in ("schemas", "slime_events", "actors", "serve_apps") for path in (ROOT / room).rglob("*.py")
     ]
-    found = {str(path.relative_to(ROOT)) for path in paths if by_hand.search(path.read_text(encoding="utf-8"))}
-    assert found == {"schemas/ids.py"}
+    paths_ = {str(path.relative_to(ROOT)) for path in paths if by_hand.search(path.read_text(encoding="utf-8"))}
+    assert paths_ == {"schemas/ids.py"}

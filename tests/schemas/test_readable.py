@@ -47,7 +47,7 @@ CHECKED = [cls for cls in EVENT_CLASSES if cls not in OURS]
 @settings(max_examples=60)
 @given(data=st.data())
 def test_what_is_written_can_be_read(cls: type[Event], data: st.DataObject) -> None:
-    """With a wrong value in any field the event is refused, or what is written can be read."""
+    """Refuse an event with a wrong value in any field, or write something that can be read."""
     event = data.draw(struct(cls))
     hints = get_type_hints(cls)
     field = data.draw(st.sampled_from([name for name in cls.__struct_fields__ if not _is_array(hints[name])]))

@@ -18,10 +18,10 @@ SCHEMES = st.sampled_from(["nats", "https", "s3", "simplecache::ftp"])
 
 @given(SCHEMES, WORDS.map(lambda word: "u" + word.replace("@", "")), WORDS.map(lambda word: "q" + word), HOSTS)
 def test_a_url_expands_to_what_was_given(scheme: str, user: str, secret: str, host: str) -> None:
-    given, concealer = f"{scheme}://{user}:{secret}@{host}", Concealer()
-    concealed = concealer.text(given, "--archive-url")
+    url, concealer = f"{scheme}://{user}:{secret}@{host}", Concealer()
+    concealed = concealer.text(url, "--archive-url")
     assert concealed == f"{scheme}://{user}:${{SLIME_EVENTS_ARCHIVE_URL_PASSWORD}}@{host}"
-    assert expand(concealed, concealer.secrets) == given
+    assert expand(concealed, concealer.secrets) == url
     assert Concealer().text(concealed, "archive_url") == concealed
     assert references_in({"run": [concealed]}) == set(concealer.secrets)
 
@@ -34,13 +34,13 @@ def test_what_is_no_url_stays(text: str) -> None:
 
 
 def test_passwords_of_several_nodes_are_several_variables() -> None:
-    concealer, given = Concealer(), "nats://a:one@h:1,nats://b:two@h:2,nats://c:one@h:3"
-    concealed = concealer.text(given, "nats_url")
+    concealer, urls = Concealer(), "nats://a:one@h:1,nats://b:two@h:2,nats://c:one@h:3"
+    concealed = concealer.text(urls, "nats_url")
     assert concealer.secrets == {
         "SLIME_EVENTS_NATS_URL_PASSWORD": "one",
         "SLIME_EVENTS_NATS_URL_PASSWORD_2": "two",
     }
-    assert expand(concealed, concealer.secrets) == given
+    assert expand(concealed, concealer.secrets) == urls
 
 
 def test_a_setting_that_is_a_secret_by_its_name() -> None:

@@ -17,14 +17,14 @@ SUBJECTS = st.lists(TOKENS, min_size=1, max_size=6).map(".".join)
 
 
 def test_only_filters_of_whole_types_have_heads() -> None:
-    assert heads_of(tuple(of_type("r", one) for one in TYPES)) == {f"slime.r.{one}" for one in TYPES}
+    assert heads_of(tuple(of_type("r", type_) for type_ in TYPES)) == {f"slime.r.{type_}" for type_ in TYPES}
     assert heads_of((of_type("r", TYPES[0]), about("r", "reward", "g-s0"))) is None
     assert heads_of((every_event("r"),)) is None
 
 
-@given(wanted=st.lists(SUBJECTS, min_size=1, max_size=3).map(tuple), subject=SUBJECTS)
-def test_a_subject_is_wanted_where_a_filter_matches_it(wanted: tuple[str, ...], subject: str) -> None:
-    assert is_wanted(subject, wanted) == any(matches(one, subject) for one in wanted)
+@given(filters=st.lists(SUBJECTS, min_size=1, max_size=3).map(tuple), subject=SUBJECTS)
+def test_a_subject_is_wanted_where_a_filter_matches_it(filters: tuple[str, ...], subject: str) -> None:
+    assert is_wanted(subject, filters) == any(matches(filter_, subject) for filter_ in filters)
 
 
 def test_what_has_one_token_is_no_type() -> None:

@@ -1,1 +1,1 @@
-"""Whoever is not to, cannot: what the threat model of docs/security.md says, line by line."""
+"""Test the threat model of docs/security.md, line by line: forbidden actions fail."""

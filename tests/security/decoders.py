@@ -63,7 +63,7 @@ def _segment(data: bytes) -> object:
 
 
 def _request(dialect: Dialect, read: Read | None = None) -> Callable[[bytes], object]:
-    """As the second request of a session."""
+    """Build the second request of a session."""
 
     def read_second(data: bytes) -> object:
         requests = Requests()

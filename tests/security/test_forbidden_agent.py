@@ -115,8 +115,8 @@ async def opened(wire: Wire, token: str) -> dict[str, str]:
 
 
 def standing(run: Run) -> list[Event]:
-    """Of all sessions."""
-    return [one for kind in (SessionOpened, SessionSealed, TurnRecorded) for one in run.simulation.events(kind)]
+    """Return the lasting events of all sessions."""
+    return [event for kind in (SessionOpened, SessionSealed, TurnRecorded) for event in run.simulation.events(kind)]
 
 
 async def test_what_an_agent_may_not_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -135,24 +135,24 @@ async def test_what_an_agent_may_not_do(tmp_path: Path, caplog: pytest.LogCaptur
             "AGENT": mine["agent_key"], "KEY": key,
         }  # fmt: skip
         before, let, unsaid = standing(run), [], []
-        for one in TRIES:
+        for attempt in TRIES:
             caplog.clear()
-            status, answer = await wire.ask(one.bytes_of(wire, words))
-            if status not in one.statuses:
-                let.append((one.name, status, answer[-200:]))
-            said = [record.getMessage() for record in caplog.records]
-            if one.parsed and [int(line[1]) for line in map(LINE.search, said) if line] != [status]:
-                unsaid.append((one.name, status, said))
-            assert not [word for word in ("KEY", "CONTROL", "SOURCE") if words[word] in " ".join(said)], one.name
+            status, answer = await wire.ask(attempt.bytes_of(wire, words))
+            if status not in attempt.statuses:
+                let.append((attempt.name, status, answer[-200:]))
+            lines = [record.getMessage() for record in caplog.records]
+            if attempt.parsed and [int(line[1]) for line in map(LINE.search, lines) if line] != [status]:
+                unsaid.append((attempt.name, status, lines))
+            assert not [word for word in ("KEY", "CONTROL", "SOURCE") if words[word] in " ".join(lines)], attempt.name
         assert not let, "\n".join(map(str, let))
         assert not unsaid, "\n".join(map(str, unsaid))
         assert len(TRIES) > 50
-        assert standing(run) == before, "nothing came of it"
+        assert standing(run) == before, "it had no effect"
         await _late(wire, words, mine)
 
 
 async def _late(wire: Wire, words: dict[str, str], mine: dict[str, str]) -> None:
-    """What it may until its session is sealed, and not afterwards."""
+    """Try what an agent may do until its session is sealed, and not afterwards."""
     turn = wire.request("POST", MINE.replace("AGENT", words["AGENT"]), CHAT)
     assert (await wire.ask(turn))[0] == 200
     seal = wire.request("POST", f"/v1/sessions/{words['NAME']}/seal", b'{"reward": 1}', token=mine["control_key"])
@@ -162,7 +162,7 @@ async def _late(wire: Wire, words: dict[str, str], mine: dict[str, str]) -> None
 
 
 async def test_an_agent_writes_no_event(tmp_path: Path) -> None:
-    """Its key, and all that it is told, are nothing to the run's NATS server."""
+    """Its key, and all that it gets, open nothing at the run's NATS server."""
     guard(tmp_path, "sim")
     key = "train-0-000000-s0.0.Zm9yYmlkZGVu"
     async with await NatsServer.start(tmp_path) as server:

@@ -43,14 +43,14 @@ class Try:
 
     def bytes_of(self, wire: Wire, tokens: dict[str, str]) -> bytes:
         if self.raw:
-            made = self.raw.replace(b"HOST", wire.authority.encode())
+            request = self.raw.replace(b"HOST", wire.authority.encode())
         else:
-            made = wire.request(
+            request = wire.request(
                 self.method, self.path, self.body, token=self.token, headers=self.headers, host=self.host, **self.more
             )
         for name, token in tokens.items():
-            made = made.replace(name.encode(), token.encode())
-        return made
+            request = request.replace(name.encode(), token.encode())
+        return request
 
 
 def prompt(**fields: object) -> bytes:
@@ -112,7 +112,7 @@ TRIES = (
     Try("no host", (400, 421), raw=POST.replace(b"Host: HOST\r\n", b"") + JSON + b"Content-Length: 15\r\n\r\n" + MINE),
     Try("two hosts", (400, 421), headers=("Host: rebound.example",)),
     Try("a host with a login", (421,), host="127.0.0.1@rebound.example"),
-    Try("a host that is no name", (400, 421), host="[::1"),
+    Try("a host that is not a name", (400, 421), host="[::1"),
     Try("a web page", (403,), headers=("Origin: https://page.example",)),
     Try("a page without an origin", (403,), headers=("Origin: null",)),
     Try("what a web page asks first", (403,), "OPTIONS", PROMPTS, b"", None, ("Origin: https://page.example",)),
@@ -139,12 +139,12 @@ TRIES = (
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def refusals(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.DEBUG)
     return caplog
 
 
-async def test_what_a_producer_may_not_do(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+async def test_what_a_producer_may_not_do(tmp_path: Path, refusals: pytest.LogCaptureFixture) -> None:
     run = Run(tmp_path)
     tokens = {"TOKEN": run.sources.issue("quiz"), "OTHER": run.sources.issue("other")}
     tokens |= {"REVOKED": run.sources.issue("gone"), "ROTATED": run.sources.issue("new"), "HALF": tokens["TOKEN"][:20]}
@@ -160,30 +160,30 @@ async def test_what_a_producer_may_not_do(tmp_path: Path, said: pytest.LogCaptur
         tokens["GROUP"] = json.loads(other[1].partition(b"\r\n\r\n")[2])["groups"][0]["group"]
         let: list[tuple[str, int, bytes]] = []
         unsaid: list[tuple[str, int, list[str]]] = []
-        for one in TRIES:
-            said.clear()
-            status, answer = await wire.ask(one.bytes_of(wire, tokens))
-            if status not in one.statuses:
-                let.append((one.name, status, answer[:200]))
-            lines = [LINE.search(record.getMessage()) for record in said.records]
-            if one.parsed and [int(line[1]) for line in lines if line] != [status]:
-                unsaid.append((one.name, status, [record.getMessage() for record in said.records]))
-            everything = " ".join(record.getMessage() for record in said.records)
-            assert not [name for name in ("TOKEN", "REVOKED", "FOREIGN") if tokens[name] in everything], one.name
+        for attempt in TRIES:
+            refusals.clear()
+            status, answer = await wire.ask(attempt.bytes_of(wire, tokens))
+            if status not in attempt.statuses:
+                let.append((attempt.name, status, answer[:200]))
+            lines = [LINE.search(record.getMessage()) for record in refusals.records]
+            if attempt.parsed and [int(line[1]) for line in lines if line] != [status]:
+                unsaid.append((attempt.name, status, [record.getMessage() for record in refusals.records]))
+            everything = " ".join(record.getMessage() for record in refusals.records)
+            assert not [name for name in ("TOKEN", "REVOKED", "FOREIGN") if tokens[name] in everything], attempt.name
         assert not let, "\n".join(map(str, let))
         assert not unsaid, "\n".join(map(str, unsaid))
         assert len(TRIES) > 60
-        assert len(run.simulation.events(PromptSubmitted, dataset="inbox")) == 1, "nothing came of it"
+        assert len(run.simulation.events(PromptSubmitted, dataset="inbox")) == 1, "it had no effect"
         assert (await wire.ask(wire.request("POST", PROMPTS, MINE, token=tokens["TOKEN"])))[0] == 202
 
 
-async def test_a_refusal_names_source_place_and_reason(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+async def test_a_refusal_names_source_place_and_reason(tmp_path: Path, refusals: pytest.LogCaptureFixture) -> None:
     run = Run(tmp_path)
     token = run.sources.issue("quiz")
     settings = GatewaySettings(port=0)
     async with run.simulation, run.app(settings) as app, served(app, settings) as wire:
         await wire.ask(wire.request("POST", f"/v1/runs/{token}%0A/prompts", MINE, token=token))
-    (line,) = [found for record in said.records if (found := LINE.search(record.getMessage()))]
+    (line,) = [match for record in refusals.records if (match := LINE.search(record.getMessage()))]
     assert line.groups()[:5] == ("404", "POST", "/v1/runs/{run_name}/prompts", "quiz", "127.0.0.1")
     assert "***" in line[6], "the token is not said even where the client put it into a path"
     assert "\n" not in line[6]

@@ -62,7 +62,7 @@ def damaged(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
 
 @st.composite
 def renamed(draw: st.DrawFn, seed: bytes) -> bytes:
-    """A JSON object with other values, also in the place of a field's own."""
+    """A JSON object with other values, also instead of a field's own."""
     fields: dict[str, Any] = json.loads(seed)
     for name in draw(st.lists(st.sampled_from(sorted(fields) or ["x"]), max_size=3)):
         fields[name] = draw(JSON)
@@ -96,7 +96,7 @@ def test_a_decoder_reads_what_is_right_and_survives_what_breaks_others(name: str
 @pytest.mark.soak
 @pytest.mark.parametrize("name", DECODERS)
 def test_no_path_through_a_decoder_breaks(name: str, tmp_path: Path) -> None:
-    """By coverage: atheris looks for new paths."""
+    """Fuzz by coverage: atheris looks for new paths."""
     pytest.importorskip("atheris", reason="pip install --group fuzz; it has wheels for some Pythons only")
     words = [sys.executable, "-m", "tests.security.fuzz", name, "--seconds", "30", "--found", str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -133,7 +133,7 @@ def run() -> Iterator[Run]:
 @settings(max_examples=6 * MANY)
 @given(data=st.data())
 def test_no_request_breaks_a_route(run: Run, method: str, path: str, seed: bytes, data: st.DataObject) -> None:
-    """Whoever has a token gets an answer that says what is wrong. 503: the run is not on."""
+    """Answer every client with a token by what is wrong. 503: the run is not on."""
     body = data.draw(st.one_of(damaged((seed,)), renamed(seed)))
     headers = data.draw(
         st.dictionaries(
@@ -150,12 +150,12 @@ def test_no_request_breaks_a_route(run: Run, method: str, path: str, seed: bytes
 
 async def _status(run: Run, method: str, path: str, body: bytes, headers: dict[str, str]) -> int:
     name = "train-0-000000-s0.0"
-    harness, agent = (run.keys.of(name, one) for one in ("control", "agent"))  # type: ignore[arg-type]
+    harness, agent = (run.keys.of(name, kind) for kind in ("control", "agent"))  # type: ignore[arg-type]
     key = harness if "{NAME}" in path else run.sources.issue("quiz") if "/runs/" in path else f"{name}.{agent}"
     settings = GatewaySettings()
     async with run.app(settings) as app:
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8500") as client:
-            given = {"content-type": "application/json"} | headers | {"authorization": f"Bearer {key}"}
-            answer = await client.request(method, path.format(NAME=name), content=body, headers=given)
+            all_headers = {"content-type": "application/json"} | headers | {"authorization": f"Bearer {key}"}
+            answer = await client.request(method, path.format(NAME=name), content=body, headers=all_headers)
             return answer.status_code

@@ -1,5 +1,5 @@
 """Any bytes in a path, a query, a header or a body, over a real socket: an answer of JSON below 500, and the gateway
-goes on. 503: the run is not on.
+continues. 503: the run is not on.
 """
 
 from __future__ import annotations
@@ -125,11 +125,11 @@ def run() -> Iterator[Run]:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where a JSON value has values."""
+    """Yield the places in a JSON value that have values."""
     yield path
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, one in inner:
-        yield from places(one, (*path, name))
+    for name, inner_value in inner:
+        yield from places(inner_value, (*path, name))
 
 
 def put(value: Any, path: tuple[Any, ...], new: Any) -> Any:
@@ -142,7 +142,7 @@ def put(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 def key_of(run: Run, path: str) -> str:
-    harness, agent = (run.keys.of(NAME, one) for one in ("control", "agent"))  # type: ignore[arg-type]
+    harness, agent = (run.keys.of(NAME, kind) for kind in ("control", "agent"))  # type: ignore[arg-type]
     return harness if NAME in path else run.sources.issue("quiz") if "/runs/" in path else f"{NAME}.{agent}"
 
 
@@ -150,9 +150,9 @@ async def answers(run: Run, requests: list[bytes]) -> list[tuple[int, bytes]]:
     """One connection each, and whether the gateway is well after them."""
     settings = GatewaySettings(port=0, head_s=1.0, body_s=1.0, streams=10_000)
     async with run.app(settings) as app, served(app, settings) as wire:
-        found = [await wire.ask(one.replace(b"HOST", wire.authority.encode())) for one in requests]
+        replies = [await wire.ask(item.replace(b"HOST", wire.authority.encode())) for item in requests]
         assert (await wire.ask(wire.request("GET", "/healthz")))[0] == 200
-        return found
+        return replies
 
 
 def check(status: int, answer: bytes) -> None:
@@ -229,19 +229,19 @@ def test_each_hostile_value_in_each_place(run: Run, path: str) -> None:
     for place in list(places(body))[1:]:
         template = json.dumps(put(body, place, mark)).encode()
         sent += [
-            request("POST", path.encode(), key, template.replace(b'"%s"' % mark.encode(), one))
-            for one in HOSTILE.values()
+            request("POST", path.encode(), key, template.replace(b'"%s"' % mark.encode(), value))
+            for value in HOSTILE.values()
         ]
-    for one, (status, answer) in zip(sent, asyncio.run(answers(run, sent)), strict=True):
+    for request_, (status, answer) in zip(sent, asyncio.run(answers(run, sent)), strict=True):
         try:
             check(status, answer)
         except AssertionError as error:
-            raise AssertionError(one[-300:]) from error
+            raise AssertionError(request_[-300:]) from error
 
 
 @pytest.mark.parametrize("path", PATHS_OF_TURNS)
 async def test_each_hostile_value_in_a_session_that_is_open(tmp_path: Path, path: str) -> None:
-    """What is taken is generated and recorded, and the session is sealed and its log read as ever."""
+    """Generate and record what is accepted, then seal the session and read its log as usual."""
     stage = Stage(tmp_path)
     async with stage.simulation, stage.gateway() as client:
         stage.simulation.start_engine(Script(chunk=8))
@@ -263,4 +263,4 @@ async def test_each_hostile_value_in_a_session_that_is_open(tmp_path: Path, path
                 where = f"/v1/sessions/{session['session']}/seal"
                 answer = await client.post(where, content=template % value, headers=headers)
                 assert answer.status_code < 500, (value[:20], template, answer.text)
-        assert [one async for one in stage.simulation.log.read(1)]
+        assert [record async for record in stage.simulation.log.read(1)]

@@ -31,29 +31,31 @@ ALLOWED = {
 
 
 def breaches(path: Path, text: str) -> Iterator[str]:
-    """What could run what it reads."""
+    """Return what could run what it reads."""
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Import(names=names):
-                yield from (f"{path}: imports {one.name}" for one in names if one.name.partition(".")[0] in MODULES)
+                yield from (
+                    f"{path}: imports {alias.name}" for alias in names if alias.name.partition(".")[0] in MODULES
+                )
             case ast.ImportFrom(module=str(module)) if module.partition(".")[0] in MODULES:
                 yield f"{path}: imports {module}"
             case ast.Call(func=called, keywords=keywords):
-                name, given = ast.unparse(called), {one.arg: ast.unparse(one.value) for one in keywords}
-                if name in CALLS or given.get("shell") == "True" or given.get("allow_pickle") == "True":
+                name, arguments = ast.unparse(called), {keyword.arg: ast.unparse(keyword.value) for keyword in keywords}
+                if name in CALLS or arguments.get("shell") == "True" or arguments.get("allow_pickle") == "True":
                     yield f"{path}: calls {name}"
-                if name == "torch.load" and given.get("weights_only") != "True":
+                if name == "torch.load" and arguments.get("weights_only") != "True":
                     yield f"{path}: calls torch.load without weights_only"
 
 
 def test_no_product_code_runs_what_it_reads() -> None:
-    found = [
+    breaches_ = [
         breach
         for package in PACKAGES
         for path in sorted((ROOT / package).rglob("*.py"))
         for breach in breaches(path.relative_to(ROOT), path.read_text())
     ]
-    assert sorted(set(found)) == sorted(ALLOWED)
+    assert sorted(set(breaches_)) == sorted(ALLOWED)
 
 
 @pytest.mark.parametrize(

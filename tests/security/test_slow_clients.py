@@ -93,7 +93,7 @@ def close(*streams: Streams) -> None:
 
 
 async def rest(reader: asyncio.StreamReader, within_s: float) -> bytes:
-    """What comes until the connection is closed."""
+    """Return what comes until the connection is closed."""
     async with asyncio.timeout(within_s):
         with contextlib.suppress(ConnectionError):
             return await reader.read()
@@ -116,10 +116,10 @@ async def test_heads_without_end_lock_nobody_out(sent: bytes) -> None:
             await healthy(wire)
         waves = 1 + (time.monotonic() - begin) // SETTINGS.head_s  # whose places others took, on a busy machine
         answers = await asyncio.gather(*(rest(reader, 3.0) for reader, _ in half))
-        told = [one for one in answers if one]
-        assert all(one.startswith(b"HTTP/1.1 408") and b'{"error":' in one for one in told)
-        assert len(told) <= (SETTINGS.max_connections + RESERVE) * waves
-        assert bool(told) is (sent not in (b"", b"\r\n"))
+        answered = [answer for answer in answers if answer]
+        assert all(answer.startswith(b"HTTP/1.1 408") and b'{"error":' in answer for answer in answered)
+        assert len(answered) <= (SETTINGS.max_connections + RESERVE) * waves
+        assert bool(answered) is (sent not in (b"", b"\r\n"))
         await healthy(wire)
         close(*half)
 
@@ -169,7 +169,7 @@ async def test_a_slow_body_is_late_and_a_steady_one_is_taken() -> None:
                 slow[1].write(b"x")
             await asyncio.sleep(0.1)
         assert b'{"bytes":10240}' in await rest(steady[0], 2.0)
-        assert all(one.startswith(b"HTTP/1.1 408") for one in await asyncio.gather(*late))
+        assert all(answer.startswith(b"HTTP/1.1 408") for answer in await asyncio.gather(*late))
         close(steady, slow, silent)
 
 
@@ -217,10 +217,10 @@ async def test_who_reads_slowly_and_steadily_gets_the_whole_answer() -> None:
 
 async def test_requests_ahead_of_their_answers_are_few() -> None:
     async with server() as (wire, _):
-        one = wire.request("GET", "/healthz").replace(b"close", b"keep-alive")
-        reader, writer = await opened(wire, one * MOST_AHEAD)
+        request_ = wire.request("GET", "/healthz").replace(b"close", b"keep-alive")
+        reader, writer = await opened(wire, request_ * MOST_AHEAD)
         assert (await rest(reader, 3.0)).count(b"HTTP/1.1 200") == MOST_AHEAD
-        other = await opened(wire, wire.request("GET", "/slow").replace(b"close", b"keep-alive") + one * 5000)
+        other = await opened(wire, wire.request("GET", "/slow").replace(b"close", b"keep-alive") + request_ * 5000)
         assert (await rest(other[0], 3.0)).count(b"HTTP/1.1 200") <= MOST_AHEAD
         await healthy(wire)
         close((reader, writer), other)
@@ -236,7 +236,7 @@ async def test_too_many_requests_are_asked_to_come_again_but_for_health() -> Non
         assert b'{"error":' in answer
         await healthy(wire)
         answers = [await rest(reader, 4.0) for reader, _ in busy]
-        assert all(b'"answer"' in one for one in answers)
+        assert all(b'"answer"' in each for each in answers)
         status, _ = await wire.ask(wire.request("GET", "/slow?seconds=0"))
         assert status == 200
         close(*busy)
@@ -250,7 +250,7 @@ async def test_one_address_leaves_room_for_another() -> None:
         other = await opened(wire, wire.request("GET", "/slow?seconds=0"), local_addr=("127.0.0.2", 0))
         assert (await rest(other[0], 1.0)).startswith(b"HTTP/1.1 200")
         answers = [await rest(reader, 4.0) for reader, _ in busy]
-        assert [one.startswith(b"HTTP/1.1 200") for one in answers] == [True] * 4 + [False] * 4
+        assert [answer.startswith(b"HTTP/1.1 200") for answer in answers] == [True] * 4 + [False] * 4
         close(*busy, other)
 
 

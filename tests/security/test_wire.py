@@ -82,7 +82,7 @@ def test_a_host_is_a_name_and_a_port(header: str, name: str | None) -> None:
 
 
 async def test_a_head_without_end_is_cut(tmp_path: Path) -> None:
-    """Whoever sends one has shown no token yet."""
+    """Cut the head of a client that has shown no token yet."""
     run, settings = Run(tmp_path), GatewaySettings(port=0)
     async with run.simulation, run.app(settings) as app, served(app, settings) as wire:
         assert await _taken(wire, 64 * MOST_HEAD) < 32 * MOST_HEAD
@@ -107,7 +107,7 @@ async def _taken(wire: Wire, most: int) -> int:
 
 
 async def test_connections_beyond_the_limit_are_asked_to_come_again(tmp_path: Path) -> None:
-    """Those whose requests are being answered; silent ones make room."""
+    """Ask connections with requests in progress to come again; silent ones make room."""
     run, settings = Run(tmp_path), GatewaySettings(port=0, max_connections=3, address_share=1.0)
     token = run.sources.issue("quiz")
     async with run.simulation, run.app(settings) as app, served(app, settings) as wire:
@@ -132,12 +132,12 @@ def test_a_log_of_refusals_does_not_grow_with_them(caplog: pytest.LogCaptureFixt
     from starlette.requests import Request
 
     clock = [0.0]
-    told = RefusalLog(lambda: clock[0])
+    refusals = RefusalLog(lambda: clock[0])
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("127.0.0.1", 1)})
     for _ in range(MOST + 50):
-        told.write(request, 401)
+        refusals.write(request, 401)
     assert len(caplog.records) == MOST
     clock[0] = WINDOW_S
-    told.write(request, 401)
+    refusals.write(request, 401)
     assert caplog.records[MOST].getMessage() == "refused: 50 more requests"
     assert len(caplog.records) == MOST + 2

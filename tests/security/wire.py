@@ -48,7 +48,7 @@ class Run(SimulatedRun):
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Where a gateway listens. trust: of its certificate, where it has one."""
+    """Hold where a gateway listens. trust: of its certificate, if it has one."""
 
     host: str
     port: int
@@ -56,7 +56,7 @@ class Wire:
 
     @property
     def authority(self) -> str:
-        """As a client names it in `Host`."""
+        """Return its name for the `Host` header of a client."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     async def ask(self, data: bytes) -> tuple[int, bytes]:
@@ -87,7 +87,7 @@ class Wire:
         host: str | None = None,
         length: int | None = None,
     ) -> bytes:
-        """The bytes of a request. headers: further lines. length: in the place of the body's own."""
+        """The bytes of a request. headers: further lines. length: instead of the body's own."""
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self.authority if host is None else host}", "Connection: close"]
         lines += [f"Authorization: Bearer {token}"] if token is not None else []
         lines += headers

@@ -63,7 +63,7 @@ async def test_a_lost_attempt_is_requested_again_with_its_versions() -> None:
 
 @pytest.mark.parametrize("kind", [FailureKind.ENGINE, FailureKind.INVALID, FailureKind.ABORTED])
 async def test_an_attempt_in_progress_is_waited_for(kind: FailureKind) -> None:
-    """Whoever requested it: no other attempt competes with it."""
+    """Wait for any requester's attempt: no other competes with it."""
     client = Client(FIRST, failed(0, kind), SECOND)
     call = await client.open()
     assert client.attempts == [0, 1]

@@ -1,4 +1,4 @@
-"""What an engine is not asked, and what is not believed of it."""
+"""Test what an engine refuses, and which of its answers are not believed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def delta(tokens: list[int], log_probs: list[float], finish: StopReason | None =
 
 
 async def appended(*deltas: Delta) -> tuple[Exception | None, list[Any]]:
-    """What a generation of these deltas ended with, and what of it was appended."""
+    """Return how a generation of these deltas ended, and what was appended."""
 
     async def generate(_: GenerateRequest) -> AsyncIterator[Delta]:
-        for one in deltas:
-            yield one
+        for delta in deltas:
+            yield delta
 
     chunks: list[Any] = []
 
@@ -90,9 +90,9 @@ def test_an_id_that_an_engine_samples_beyond_the_model_is_no_token() -> None:
 
 
 def sampling(**fields: Any) -> Sampling:
-    known = {name: value for name, value in fields.items() if name in Sampling.__struct_fields__}
-    more = {name: value for name, value in fields.items() if name not in known}
-    return Sampling(**({"max_new_tokens": 8, "more": more} | known))
+    known_fields = {name: value for name, value in fields.items() if name in Sampling.__struct_fields__}
+    more = {name: value for name, value in fields.items() if name not in known_fields}
+    return Sampling(**({"max_new_tokens": 8, "more": more} | known_fields))
 
 
 @pytest.mark.parametrize(
@@ -159,14 +159,14 @@ NAMES = (
 def test_sglang_takes_what_is_let_through(
     more: dict[str, Any], temperature: float, top_p: float, top_k: int, least: int, stop: list[str]
 ) -> None:
-    given_ = Sampling(8, temperature, top_p, top_k, tuple(stop), more=more, min_new_tokens=least)
+    sampling_ = Sampling(8, temperature, top_p, top_k, tuple(stop), more=more, min_new_tokens=least)
     try:
-        check_sampling(given_, 264)
+        check_sampling(sampling_, 264)
     except InvalidValue:
         return
     from sglang.srt.sampling.sampling_params import SamplingParams
 
-    taken = SamplingParams(**sampling_params(given_))
+    taken = SamplingParams(**sampling_params(sampling_))
     taken.verify(264)
 
 

@@ -54,7 +54,7 @@ def test_without_evaluations_the_newest_runs() -> None:
 
 def test_an_evaluation_under_way_is_finished_before_newer_weights_that_nobody_waits_for() -> None:
     assert choose(3, 4, Claim(3, 3)) == Choice(3)
-    assert choose(3, 4, Claim(3, 3), Claim(2)) == Choice(3), "what trains on older weights goes on with them meanwhile"
+    assert choose(3, 4, Claim(3, 3), Claim(2)) == Choice(3), "what trains on older weights keeps them meanwhile"
 
 
 def test_it_keeps_the_engine_for_so_long_once_training_waits() -> None:
@@ -101,8 +101,8 @@ def test_what_is_chosen_is_wanted(
 ) -> None:
     """The version that runs, the newest, or one that a waiting evaluation is of; a later look is later than now."""
     choice = choose(current, published, *wishes, since=since, hold_s=hold_s)
-    wanted = {claim.oldest for claim in wishes if claim.newest is not None}
-    assert choice.version in {current, published} | wanted
+    targets = {claim.oldest for claim in wishes if claim.newest is not None}
+    assert choice.version in {current, published} | targets
     assert choice.recheck_s is None or (choice.version == current and choice.recheck_s > 0)
 
 
@@ -121,16 +121,16 @@ async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[E
 class Watched(Line):
     """Knows which versions an engine was given."""
 
-    given: list[str] = field(default_factory=list)
+    delivered_subjects: list[str] = field(default_factory=list)
 
     async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
         async for recorded in super().read(start, subject, follow=follow):
-            self.given.append(recorded.envelope.event.entity())
+            self.delivered_subjects.append(recorded.envelope.event.entity())
             yield recorded
 
     async def last(self, subject: str) -> Recorded | None:
         recorded = await super().last(subject)
-        self.given += [recorded.envelope.event.entity()] if recorded else []
+        self.delivered_subjects += [recorded.envelope.event.entity()] if recorded else []
         return recorded
 
 
@@ -168,14 +168,16 @@ def evaluation_of(version: int) -> RolloutRequested:
 
 async def activated(log: EventLog, versions: list[int]) -> None:
     """Until the engine has said that it ran these, in this order."""
-    said = list[int]()
+    versions_ = list[int]()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(20.0):
-            while said != versions:
+            while versions_ != versions:
                 await asyncio.sleep(0.01)
-                events = [one.envelope.event async for one in log.read(1, of_type(log.run, "weights.activated"))]
-                said = [event.version for event in events if isinstance(event, WeightsActivated)]
-    assert said == versions
+                events = [
+                    recorded.envelope.event async for recorded in log.read(1, of_type(log.run, "weights.activated"))
+                ]
+                versions_ = [event.version for event in events if isinstance(event, WeightsActivated)]
+    assert versions_ == versions
 
 
 @pytest.mark.parametrize("count", [1, 2500, 5000])
@@ -189,7 +191,7 @@ async def test_an_engine_begins_with_the_newest_of_all_versions_and_reads_no_oth
         await publish(log, tmp_path, range(count, count + 1), {count})
         await activated(log, [count - 1, count])
     expected = [str(count - 1), str(count - 1), str(count)]  # asked for, then followed: training waits for each look
-    assert line.given == expected
+    assert line.delivered_subjects == expected
 
 
 async def test_an_evaluation_gets_its_version_however_many_came_after_it(log: EventLog, tmp_path: Path) -> None:
@@ -227,5 +229,5 @@ async def test_an_activation_counts_the_batches_that_were_refused_since_the_one_
             line.refused = 7
         await publish(log, tmp_path, range(1, 2), {1})
         await activated(log, [0, 1])
-    events = [one.envelope.event async for one in log.read(1, of_type(log.run, "weights.activated"))]
+    events = [recorded.envelope.event async for recorded in log.read(1, of_type(log.run, "weights.activated"))]
     assert [event.refused_batches for event in events if isinstance(event, WeightsActivated)] == counts

@@ -61,9 +61,9 @@ async def test_another_maker_is_a_file_and_a_line(tmp_path: Path, monkeypatch: p
     async with Simulation(tmp_path, make_plan(steps=2)) as sim:
         sim.start_engine(Script())
         assert await sim.finish() is RunPhase.FINISHED
-        asked, completed = sim.events(RolloutRequested), sim.events(RolloutCompleted)
-        assert {request.maker for request in asked} == {Maker.OUTSIDE}
+        requests, completed = sim.events(RolloutRequested), sim.events(RolloutCompleted)
+        assert {request.maker for request in requests} == {Maker.OUTSIDE}
         assert len(sim.events(RolloutFailed)) == REFUSED, "its errors fail a rollout, which is requested again"
-        assert len(server.bodies) == len(asked) == len(completed) + REFUSED
+        assert len(server.bodies) == len(requests) == len(completed) + REFUSED
         for end in completed:
             assert (end.text[:3], end.spans[0].end, end.timings.generating > 0) == ("ABC", end.length, True)

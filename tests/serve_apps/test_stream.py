@@ -59,7 +59,7 @@ class Streamed:
         return tokens
 
     @property
-    def made(self) -> list[int]:
+    def generated(self) -> list[int]:
         return [self.engine.token(1, 2 + position) for position in range(self.rollout.length)]
 
 
@@ -70,8 +70,8 @@ SELDOM, OFTEN = ChunkRule(tokens=100, seconds=1e9), ChunkRule(tokens=4, seconds=
 async def test_a_rollout_suspended_between_chunks_has_all_its_tokens_in_the_log(rule: ChunkRule, chunks: int) -> None:
     streamed = Streamed(rule, suspends=3)
     assert await streamed.run() is None
-    assert streamed.in_the_log == streamed.made
-    assert (len(streamed.made), len(streamed.chunks)) == (6, chunks)
+    assert streamed.in_the_log == streamed.generated
+    assert (len(streamed.generated), len(streamed.chunks)) == (6, chunks)
     assert streamed.rollout.suspended().length == 6
     assert streamed.rollout.trajectory.position == 3 + chunks
 
@@ -80,8 +80,8 @@ async def test_an_aborted_rollout_keeps_its_tokens_too() -> None:
     streamed = Streamed(SELDOM, aborts=2)
     with pytest.raises(EngineError):
         await streamed.run()
-    assert streamed.in_the_log == streamed.made
-    assert len(streamed.made) == 4
+    assert streamed.in_the_log == streamed.generated
+    assert len(streamed.generated) == 4
 
 
 async def test_an_end_goes_before_a_suspension() -> None:

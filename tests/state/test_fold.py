@@ -39,7 +39,7 @@ def _driven() -> list[Recorded]:
 
 def _golden(name: str) -> list[Recorded]:
     envelopes = [(decode(data), data) for data in read_records(FOLDER / name)]
-    return [Recorded(position, said.subject, said, data) for position, (said, data) in enumerate(envelopes, 1)]
+    return [Recorded(position, subject.subject, subject, data) for position, (subject, data) in enumerate(envelopes, 1)]
 
 
 LOGS = {
@@ -80,12 +80,14 @@ async def test_stretches_join(every: int | None, tmp_path: Path) -> None:
     reader = _archive(records, tmp_path, "drive")
     for start in (1, 69, 70, 71, 100, len(records)):
         before = _chain(records, start - 1)
-        found = await _event_blocks(reader, start, before, every)
-        assert [s.first for s in found] == [start, *(s.last + 1 for s in found[:-1])]
-        assert found[-1].last == len(records)
+        blocks = await _event_blocks(reader, start, before, every)
+        assert [s.first for s in blocks] == [start, *(s.last + 1 for s in blocks[:-1])]
+        assert blocks[-1].last == len(records)
         if every is not None:
-            assert all(end in {s.last for s in found} for end in range(-(-start // every) * every, len(records), every))
-        for block in found:
+            assert all(
+                end in {s.last for s in blocks} for end in range(-(-start // every) * every, len(records), every)
+            )
+        for block in blocks:
             assert block.chain == _chain(records, block.last)
             assert block.before == _chain(records, block.last - 1)
 
@@ -113,9 +115,9 @@ def _as_far_as_it_goes(log: list[Recorded]) -> tuple[list[Recorded], RunState]:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_any_log_in_any_lists_folds_as_one_by_one(said: list[Recorded], data: st.DataObject) -> None:
+def test_any_log_in_any_lists_folds_as_one_by_one(records: list[Recorded], data: st.DataObject) -> None:
     """Also where events are missing, doubled and out of place: rules find no group, or a sample that is done."""
-    log, places = list(said), st.integers(0, len(said) - 1)
+    log, places = list(records), st.integers(0, len(records) - 1)
     for _ in range(data.draw(st.integers(0, 12))):
         begin, count, to = data.draw(places), data.draw(st.integers(0, 8)), data.draw(places)
         part = log[begin : begin + count]
@@ -128,8 +130,8 @@ def test_any_log_in_any_lists_folds_as_one_by_one(said: list[Recorded], data: st
     for begin, end in itertools.pairwise(ends):
         datas = [record.data for record in log[begin:end]]
         _, chain = link_all(chain, datas)
-        told = read_partial_events(_parts(datas, begin + 1), decisions=data.draw(st.booleans()))
-        apply_all(at_once, told, chain.hex())
+        partial = read_partial_events(_parts(datas, begin + 1), decisions=data.draw(st.booleans()))
+        apply_all(at_once, partial, chain.hex())
     assert state_digest(at_once) == state_digest(one_by_one)
 
 
@@ -139,7 +141,7 @@ def _parts(datas: list[bytes], first: int) -> list[Part]:
 
 
 @pytest.fixture(scope="module")
-def said() -> list[Recorded]:
+def records() -> list[Recorded]:
     return _driven()
 
 
@@ -156,9 +158,9 @@ def test_what_cannot_be_read_is_named() -> None:
     data = encode(enclose("r", reward, at=1, producer="p"))
     array = b"\xdd" + (2).to_bytes(4, "big")
     good = array + data * 2
-    told = list(read_partial_events([Part(7, good), Part(12, good)]))
-    assert [first for first, _ in told] == [7, 12]
-    assert [one.event.value for _, events in told for one in events] == [1.0] * 4
+    blocks = list(read_partial_events([Part(7, good), Part(12, good)]))
+    assert [first for first, _ in blocks] == [7, 12]
+    assert [recorded.event.value for _, events in blocks for recorded in events] == [1.0] * 4
     with pytest.raises(UnknownEventType, match=r"position 10: event .* has type 'reward.assigneX'"):
         list(read_partial_events([Part(9, array + data + data.replace(b"assigned", b"assigneX"))]))
     older = data.replace(b"\xa6schema\x01", b"\xa6schema\x00")

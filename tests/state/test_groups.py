@@ -66,7 +66,9 @@ def test_a_sample_from_phase_to_phase(driver: Driver) -> None:
 
 
 def test_what_is_counted() -> None:
-    """Of one run in which each thing happens a few times, so that no two counts are the same by chance."""
+    """Count in a run in which each thing happens a different number of times, so that no two counts are equal by
+    chance.
+    """
     driver = Driver(make_plan(steps=1, groups=2, samples=3, eval_every=1, eval_names=("held",), max_attempts=3))
     for offset in (7, -1, -1):
         driver.say(PromptRejected(source=Source(path="f", offset=offset), reason="r"))
@@ -139,7 +141,7 @@ def test_an_activation_brings_a_run_on(driver: Driver, engine: str) -> None:
 
 
 def test_a_verdict_and_a_batch_in_the_state() -> None:
-    """What an event says counts, wherever the state stood before it."""
+    """Count what an event reports, in every state that may precede it."""
     driver = Driver(make_plan(groups=4, samples=1))
     for group, reward in (("g0000", 0.5), ("g0002", 0.25), ("g0001", 1.0)):
         driver.say(made.accepted(group, samples=(f"{group}-s0",), rewards=(reward,)))
@@ -157,8 +159,8 @@ def test_what_a_group_adds_up_to() -> None:
     def sample(name: str, reward: float | None) -> SampleState:
         return SampleState(sample=name, reward=reward)
 
-    one = [sample("g-s0", 0.5), sample("g-s0-1", 0.25), sample("g-s1", 1.0), sample("g-s2", None)]
-    group = GroupState(group="g", prompt=pack_tokens([1]), version=3, samples={each.sample: each for each in one})
+    samples = [sample("g-s0", 0.5), sample("g-s0-1", 0.25), sample("g-s1", 1.0), sample("g-s2", None)]
+    group = GroupState(group="g", prompt=pack_tokens([1]), version=3, samples={each.sample: each for each in samples})
     assert group.graded == (0.5, 0.25, 1.0)
     assert group.rollout_rewards == [0.5, 1.0], "a rollout counts once"
     assert group.oldest == -1, "of samples that were not asked for any"

@@ -59,10 +59,10 @@ def archive(records: list[Recorded], folder: Path) -> str:
     return str(folder)
 
 
-def same(one: StateFold, other: StateFold) -> bool:
-    if isinstance(one, Progress) and isinstance(other, Progress) and one.figures != other.figures:
+def same(first: StateFold, other: StateFold) -> bool:
+    if isinstance(first, Progress) and isinstance(other, Progress) and first.figures != other.figures:
         return False
-    return (one.state, one.before) == (other.state, other.before)
+    return (first.state, first.before) == (other.state, other.before)
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What single roles fold: tokens of rollouts, batches to train, and what was trained."""
+"""Test what single roles fold: tokens of rollouts, batches to train, and what was trained."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOKENS, LOG_PROBS = np.arange(6, dtype=np.int32), np.linspace(-1, 0, 6, dtype=np
 SPANS = (WeightSpan(0, 2, 5), WeightSpan(2, 4, 3), WeightSpan(4, 6, 4))
 
 
-def asked(sample: str = "g-s0", attempt: int = 0, **more: Any) -> RolloutRequested:
+def requested(sample: str = "g-s0", attempt: int = 0, **more: Any) -> RolloutRequested:
     return made.requested(sample, [7, 8], max_new_tokens=6, attempt=attempt, **more)
 
 
@@ -68,29 +68,34 @@ def folded(*events: object) -> dict[str, Trajectory]:
 
 
 def test_a_trajectory_is_its_chunks_and_its_end() -> None:
-    one = folded(asked(), chunk(0, 2), chunk(2, 3), asked(attempt=1))["g-s0"]
-    assert (one.length, one.attempt, one.position, one.stop) == (3, 1, 4, None)
-    assert one.spans == (WeightSpan(0, 3, 1),)
+    trajectory = folded(requested(), chunk(0, 2), chunk(2, 3), requested(attempt=1))["g-s0"]
+    assert (trajectory.length, trajectory.attempt, trajectory.position, trajectory.stop) == (3, 1, 4, None)
+    assert trajectory.spans == (WeightSpan(0, 3, 1),)
     rest = made.suspended("g-s0", 3, attempt=1)
-    one = folded(asked(), chunk(0, 2), rest, ended(begin=2))["g-s0"]
-    np.testing.assert_array_equal(one.tokens, TOKENS)
-    np.testing.assert_array_equal(one.log_probs, LOG_PROBS)
-    assert (one.oldest, one.newest, one.position) == (3, 5, 4)
-    assert (one.stop, one.text, one.spans, one.reused) == (StopReason.LENGTH, "text", SPANS, False)
-    assert folded(chunk(0, 2), ended("g-s1")) == {}, "of nobody that one was told of"
+    trajectory = folded(requested(), chunk(0, 2), rest, ended(begin=2))["g-s0"]
+    np.testing.assert_array_equal(trajectory.tokens, TOKENS)
+    np.testing.assert_array_equal(trajectory.log_probs, LOG_PROBS)
+    assert (trajectory.oldest, trajectory.newest, trajectory.position) == (3, 5, 4)
+    assert (trajectory.stop, trajectory.text, trajectory.spans, trajectory.reused) == (
+        StopReason.LENGTH,
+        "text",
+        SPANS,
+        False,
+    )
+    assert folded(chunk(0, 2), ended("g-s1")) == {}, "names a sample that it has no record of"
 
 
 def test_an_empty_end_keeps_what_chunks_hold() -> None:
     empty = {"tokens": EMPTY_TOKENS, "log_probs": pack_log_probs([])}
-    one = folded(asked(), chunk(0, 6), ended(begin=6, **empty))["g-s0"]
-    np.testing.assert_array_equal(one.tokens, TOKENS)
-    nothing = folded(asked(), ended(length=0, spans=(), **empty))["g-s0"]
+    trajectory = folded(requested(), chunk(0, 6), ended(begin=6, **empty))["g-s0"]
+    np.testing.assert_array_equal(trajectory.tokens, TOKENS)
+    nothing = folded(requested(), ended(length=0, spans=(), **empty))["g-s0"]
     assert (nothing.length, nothing.oldest, nothing.newest) == (0, 0, 0)
 
 
 def test_chunks_of_turns_are_not_joined() -> None:
-    one = folded(asked(), chunk(0, 2, turn=0), ended())["g-s0"]
-    np.testing.assert_array_equal(one.tokens, TOKENS)
+    trajectory = folded(requested(), chunk(0, 2, turn=0), ended())["g-s0"]
+    np.testing.assert_array_equal(trajectory.tokens, TOKENS)
 
 
 @pytest.mark.parametrize(
@@ -105,16 +110,20 @@ def test_chunks_of_turns_are_not_joined() -> None:
 )
 def test_a_torn_history_is_an_error(torn: object) -> None:
     with pytest.raises(StorageError):
-        folded(asked(), torn)
+        folded(requested(), torn)
 
 
 def test_a_further_sample_has_the_prompt_that_was_asked_for_or_its_own() -> None:
     mask = pack(np.array([1, 1, 0, 0, 1, 1], np.int8), "int8")
     own = ended("g-s0-2", rollout="g-s0", attempt=3, prompt=pack_tokens([9]), loss_mask=mask)
-    samples = folded(asked(), ended("g-s0-1", rollout="g-s0"), own, ended())
+    samples = folded(requested(), ended("g-s0-1", rollout="g-s0"), own, ended())
     assert list(samples) == ["g-s0", "g-s0-1", "g-s0-2"]
-    assert [one.prompt for one in samples.values()] == [pack_tokens([7, 8]), pack_tokens([7, 8]), pack_tokens([9])]
-    assert [one.rollout for one in samples.values()] == ["", "g-s0", "g-s0"]
+    assert [sample.prompt for sample in samples.values()] == [
+        pack_tokens([7, 8]),
+        pack_tokens([7, 8]),
+        pack_tokens([9]),
+    ]
+    assert [sample.rollout for sample in samples.values()] == ["", "g-s0", "g-s0"]
     assert (samples["g-s0-2"].attempt, samples["g-s0-2"].position) == (3, 3)
     assert samples["g-s0-2"].loss_mask is not None
     assert samples["g-s0-2"].loss_mask.tolist() == [1, 1, 0, 0, 1, 1]
@@ -163,7 +172,9 @@ def open_batches(*events: Any) -> PendingBatches:
 def test_a_batch_holds_what_was_sealed_in_its_order() -> None:
     mask = pack(np.array([1, 0, 1, 0, 1, 1], np.int8), "int8")
     other = ended("g-s1", stop=StopReason.STOP, loss_mask=mask)
-    batches = open_batches(asked(), asked("g-s1"), ended(), other, sealed(2, "g-s1", "g-s0", rewards=(-0.5, 0.5)))
+    batches = open_batches(
+        requested(), requested("g-s1"), ended(), other, sealed(2, "g-s1", "g-s0", rewards=(-0.5, 0.5))
+    )
     batch = batches.make(2)
     first, second = batch.samples
     assert (batch.step, batch.temperature) == (2, 0.7)
@@ -181,9 +192,9 @@ def test_a_batch_holds_what_was_sealed_in_its_order() -> None:
 @pytest.mark.parametrize(
     "events",
     [
-        (asked(), ended(), sealed(0, "g-s0", digest="another")),
-        (asked(), ended(digest="another"), sealed(0, "g-s0")),
-        (asked(), chunk(0, 6), sealed(0, "g-s0")),
+        (requested(), ended(), sealed(0, "g-s0", digest="another")),
+        (requested(), ended(digest="another"), sealed(0, "g-s0")),
+        (requested(), chunk(0, 6), sealed(0, "g-s0")),
         (ended(), sealed(0, "g-s0")),
     ],
 )
@@ -193,9 +204,11 @@ def test_a_batch_that_the_log_does_not_hold_is_an_error(events: tuple[Any, ...])
 
 
 def test_what_is_trained_rejected_or_of_an_evaluation_is_let_go() -> None:
-    batches = open_batches(asked(), asked("h-s0"), asked("i-s0", purpose=Purpose.EVAL), ended(), sealed(0, "g-s0"))
-    known = [batches.knows(sample) for sample in ("g-s0", "h-s0", "i-s0")]
-    assert known == [True, True, False]
+    batches = open_batches(
+        requested(), requested("h-s0"), requested("i-s0", purpose=Purpose.EVAL), ended(), sealed(0, "g-s0")
+    )
+    is_known = [batches.knows(sample) for sample in ("g-s0", "h-s0", "i-s0")]
+    assert is_known == [True, True, False]
     batches.apply(made.rejected("h", RejectionCause.STALE, reason="late", samples=("h-s0",)), 6)
     assert not batches.knows("h-s0")
     batches.forget(1)

@@ -25,7 +25,7 @@ from tests.conductor.driver import Driver, make_plan
 
 
 @dataclasses.dataclass
-class Told:
+class Scene:
     """A driver of one group of two samples, which are g0000-s0 and g0000-s1."""
 
     driver: Driver
@@ -40,13 +40,13 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told(Driver(make_plan(groups=1, samples=2)))
+def scene() -> Scene:
+    return Scene(Driver(make_plan(groups=1, samples=2)))
 
 
-def test_a_cursor_never_goes_back(told: Told) -> None:
-    """A line that is no row has no place in the order of draws, and is said when the file is opened again."""
-    driver = told.driver
+def test_a_cursor_never_goes_back(scene: Scene) -> None:
+    """Give a line without a row no place in the order of draws; its message comes when the file is opened again."""
+    driver = scene.driver
     assert driver.state.cursors == {"f": 1}
     for offset, cursor in ((5, 6), (2, 6), (-1, 6), (6, 7)):
         driver.say(PromptRejected(source=Source(path="f", line=9, offset=offset), reason="not_json"))
@@ -57,8 +57,8 @@ def test_a_cursor_never_goes_back(told: Told) -> None:
         assert driver.state.cursors == {"f": cursor}
 
 
-def test_nobody_has_activated_anything_in_a_new_life(told: Told) -> None:
-    driver = told.driver
+def test_nobody_has_activated_anything_in_a_new_life(scene: Scene) -> None:
+    driver = scene.driver
     for engine in ("one", "other"):
         driver.say(made.activated(engine=engine, seconds=0.0))
     driver.say(WorkerLost(worker="one", role="engine", reason="killed"))
@@ -81,12 +81,12 @@ def test_what_is_asked_for_again_is_asked_for_newer_weights() -> None:
     assert driver.state.groups["g0002"].oldest == 1, "it has no token of version 0"
 
 
-def test_a_sample_without_tokens_may_still_get_the_oldest_weights(told: Told) -> None:
-    told.first.min_version = told.group.samples["g0000-s1"].min_version = 1
-    told.first.add_spans([WeightSpan(0, 1, 3)])
-    assert told.group.oldest == 1
-    told.group.samples["g0000-s1"].add_spans([WeightSpan(0, 1, 2)])
-    assert told.group.oldest == 2
+def test_a_sample_without_tokens_may_still_get_the_oldest_weights(scene: Scene) -> None:
+    scene.first.min_version = scene.group.samples["g0000-s1"].min_version = 1
+    scene.first.add_spans([WeightSpan(0, 1, 3)])
+    assert scene.group.oldest == 1
+    scene.group.samples["g0000-s1"].add_spans([WeightSpan(0, 1, 2)])
+    assert scene.group.oldest == 2
 
 
 @pytest.mark.parametrize(
@@ -94,25 +94,25 @@ def test_a_sample_without_tokens_may_still_get_the_oldest_weights(told: Told) ->
     [((3, 1), 1, 3), ((1, 3), 1, 3), ((2, 3, 1, 2), 1, 3), ((2,), 2, 2), ((), None, None)],
 )
 def test_an_heir_with_older_weights_widens_the_range(
-    told: Told, versions: tuple[int, ...], oldest: int | None, newest: int | None
+    scene: Scene, versions: tuple[int, ...], oldest: int | None, newest: int | None
 ) -> None:
     for version in versions:
-        told.driver.begin("g0000-s0", version)
-    assert (told.first.oldest, told.first.newest, told.first.length) == (oldest, newest, len(versions))
+        scene.driver.begin("g0000-s0", version)
+    assert (scene.first.oldest, scene.first.newest, scene.first.length) == (oldest, newest, len(versions))
 
 
-def test_a_chunk_ends_where_its_tokens_do(told: Told) -> None:
+def test_a_chunk_ends_where_its_tokens_do(scene: Scene) -> None:
     for start in (0, 2):
         chunk = made.progressed("g0000-s0", [1, 2], start=start, log_probs=[0.0, 0.0])
-        told.driver.say(chunk)
-        assert told.first.length == start + 2
+        scene.driver.say(chunk)
+        assert scene.first.length == start + 2
 
 
-def test_an_end_is_an_end(told: Told) -> None:
-    told.driver.say(RunFailed(role="trainer", reason="no room"))
-    assert (told.driver.state.phase, told.driver.state.failure) == (RunPhase.FAILED, "no room")
-    told.driver.say(made.finished(FinishReason.INTERRUPTED, steps=0, events=0))
-    assert told.driver.state.phase is RunPhase.FINISHED
+def test_an_end_is_an_end(scene: Scene) -> None:
+    scene.driver.say(RunFailed(role="trainer", reason="no room"))
+    assert (scene.driver.state.phase, scene.driver.state.failure) == (RunPhase.FAILED, "no room")
+    scene.driver.say(made.finished(FinishReason.INTERRUPTED, steps=0, events=0))
+    assert scene.driver.state.phase is RunPhase.FINISHED
 
 
 BRANCHED = Branched(
@@ -121,9 +121,9 @@ BRANCHED = Branched(
 
 
 def test_a_branch_begins_where_its_parent_was() -> None:
-    state, known = RunState(run="drive"), DrawStats()
-    known.of("f", 1).times = 2
-    drawn = msgspec.structs.replace(BRANCHED, draws=known.drawn_before())
+    state, stats = RunState(run="drive"), DrawStats()
+    stats.of("f", 1).times = 2
+    drawn = msgspec.structs.replace(BRANCHED, draws=stats.drawn_before())
     apply(state, *made.recorded(made.started(branched=drawn), run="drive"))
     assert (state.first, state.version, state.next_step, state.steps, state.published) == (3, 3, 3, 3, -1)
     assert (state.weights_digest, state.optimizer_digest, state.cursors) == ("w3", "o3", {"f": 7})
@@ -140,19 +140,19 @@ def test_a_follower_s_batches_are_of_groups_that_it_does_not_have() -> None:
     assert (state.next_step, state.batch_starts) == (4, {})
 
 
-def test_weights_that_are_published_again_take_nothing_back(told: Told) -> None:
-    state = told.driver.state
+def test_weights_that_are_published_again_take_nothing_back(scene: Scene) -> None:
+    state = scene.driver.state
     assert state.weights_digest == "d0"
     for version, committed in ((3, 3), (2, 3)):
-        told.driver.say(made.published(version, url="", digest=f"p{version}", bytes=0))
+        scene.driver.say(made.published(version, url="", digest=f"p{version}", bytes=0))
         assert (state.version, state.published, state.weights_digest) == (committed, version, f"p{version}")
 
 
-def test_a_checkpoint_lets_go_of_the_batches_before_it(told: Told) -> None:
-    state = told.driver.state
+def test_a_checkpoint_lets_go_of_the_batches_before_it(scene: Scene) -> None:
+    state = scene.driver.state
     for version, kept in ((4, {4: 10, 5: 20}), (5, {5: 20}), (4, {5: 20}), (6, {})):
         state.batch_starts = state.batch_starts or {3: 5, 4: 10, 5: 20}
-        told.driver.say(made.saved(version, url="", weights_digest="", optimizer_digest=""))
+        scene.driver.say(made.saved(version, url="", weights_digest="", optimizer_digest=""))
         assert state.batch_starts == kept
 
 
@@ -174,7 +174,7 @@ def test_groups_broken_in_a_row(cause: RejectionCause) -> None:
 
 
 def test_groups_from_outside_end_no_run() -> None:
-    """Whoever sends prompts that fail ends no run by them, and hides no failure of the run's own."""
+    """End no run by failing prompts from outside, and let them hide no failure of the run itself."""
     driver = Driver(make_plan(groups=4, samples=1))
     for number in range(40):
         group = f"inbox-{number:016x}"
@@ -200,13 +200,13 @@ def eval_prompt(version: int | None, index: int = 0) -> PromptSubmitted:
     )
 
 
-def test_an_evaluation_is_of_its_version_and_begun_once(told: Told) -> None:
-    driver = told.driver
+def test_an_evaluation_is_of_its_version_and_begun_once(scene: Scene) -> None:
+    driver = scene.driver
     state = driver.state
     before = (dict(state.cursors), list(state.waiting), state.counts.prompts_submitted)
     for prompt in (eval_prompt(2), eval_prompt(2, 1), eval_prompt(1), eval_prompt(None)):
         driver.say(prompt)
-    assert {key: one.groups for key, one in state.evals.items()} == {
+    assert {key: evaluation.groups for key, evaluation in state.evals.items()} == {
         "held-v2": ["eval-2-0", "eval-2-1"],
         "held-v1": ["eval-1-0"],
         "held-v0": ["eval-None-0"],
@@ -228,13 +228,13 @@ def sibling(number: int, **changes: Any) -> RolloutCompleted:
     return made.completed(**fields | changes)
 
 
-def test_further_samples_of_a_rollout_join_at_their_place(told: Told) -> None:
-    told.first.min_version = 4
-    driver = told.driver
+def test_further_samples_of_a_rollout_join_at_their_place(scene: Scene) -> None:
+    scene.first.min_version = 4
+    driver = scene.driver
     driver.say(sibling(2))
     driver.say(sibling(1))
-    assert list(told.group.samples) == ["g0000-s0", "g0000-s0-1", "g0000-s0-2", "g0000-s1"]
-    joined = told.group.samples["g0000-s0-1"]
+    assert list(scene.group.samples) == ["g0000-s0", "g0000-s0-1", "g0000-s0-2", "g0000-s1"]
+    joined = scene.group.samples["g0000-s0-1"]
     assert (joined.attempt, joined.min_version, joined.oldest, joined.length) == (2, 4, 4, 3)
     assert driver.state.counts.samples_completed == 2
     assert driver.state.counts.response_tokens == 6

@@ -34,12 +34,12 @@ def begun(index: int, key: str = "") -> TurnBegun:
     return TurnBegun(sample=SAMPLE, index=index, role=TurnRole.ASSISTANT, asked=key or f"key{index}", engine="g")
 
 
-def turn(index: int, extends: int | None, asked: str, key: str = "", frame: str = "") -> TurnRecorded:
+def turn(index: int, extends: int | None, message: str, key: str = "", frame: str = "") -> TurnRecorded:
     agent = AgentTurn(
         key=key or f"key{index}",
         dialect="chat",
         call=f"turn-{index}-{SAMPLE}-s0",
-        messages=(asked,),
+        messages=(message,),
         answered=f"answer{index}",
         frame=frame,
         request=pack([123], "int8"),
@@ -59,8 +59,8 @@ def turn(index: int, extends: int | None, asked: str, key: str = "", frame: str 
 
 def folded(events: Sequence[Event]) -> Session:
     session = Session(SAMPLE)
-    for one in made.recorded(*events, apart=S):
-        session.apply(one)
+    for recorded in made.recorded(*events, apart=S):
+        session.apply(recorded)
     return session
 
 
@@ -72,7 +72,7 @@ def test_an_answer_that_was_lost_and_asked_for_again_is_an_orphan() -> None:
 def test_the_path_that_ended_last_is_the_first_of_several() -> None:
     session = folded([requested(), opened(), turn(0, None, "a"), turn(1, None, "other"), turn(2, 0, "b")])
     assert (session.leaves(), session.orphans()) == ([2, 1], [])
-    assert [one.index for one in session.path(2)] == [0, 2]
+    assert [entry.index for entry in session.path(2)] == [0, 2]
 
 
 def test_other_tools_make_another_question() -> None:
@@ -82,7 +82,7 @@ def test_other_tools_make_another_question() -> None:
 
 def test_a_turn_that_was_begun_and_not_recorded_is_open_and_then_an_orphan() -> None:
     session = folded([requested(), opened(), turn(0, None, "a"), begun(1, "key")])
-    assert [(one.number, one.key, one.at) for one in session.open.values()] == [(1, "key", 3 * S)]
+    assert [(entry.number, entry.key, entry.at) for entry in session.open.values()] == [(1, "key", 3 * S)]
     assert (session.turns_with_key("key"), session.orphans(), session.leaves()) == ([1], [1], [0])
 
 
@@ -99,7 +99,7 @@ def test_another_attempt_begins_anew_but_for_the_numbers_of_its_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("events", "seconds", "wanted", "due"),
+    ("events", "seconds", "is_needed", "due"),
     [
         ([], 5, True, None),
         ([], 11, True, SealReason.IDLE),
@@ -111,14 +111,14 @@ def test_another_attempt_begins_anew_but_for_the_numbers_of_its_turns() -> None:
         ([turn(0, None, "a")], 12, True, SealReason.IDLE),
     ],
 )
-def test_when_a_session_is_sealed(events: list[Event], seconds: float, wanted: bool, due: SealReason | None) -> None:
+def test_when_a_session_is_sealed(events: list[Event], seconds: float, is_needed: bool, due: SealReason | None) -> None:
     session = folded([requested(), opened(), *events])
     now = session.opened_at + int(seconds * S)
-    assert seal_due(session, now, Limits(20, 30, 10), is_needed=wanted) is due
+    assert seal_due(session, now, Limits(20, 30, 10), is_needed=is_needed) is due
 
 
 @pytest.mark.parametrize(
-    ("ready_s", "seconds", "wanted", "due"),
+    ("ready_s", "seconds", "is_needed", "due"),
     [
         (None, 100, True, None),
         (None, 1, False, SealReason.OVER),
@@ -128,34 +128,36 @@ def test_when_a_session_is_sealed(events: list[Event], seconds: float, wanted: b
     ],
 )
 def test_no_limit_begins_before_an_engine_is_ready(
-    ready_s: float | None, seconds: float, wanted: bool, due: SealReason | None
+    ready_s: float | None, seconds: float, is_needed: bool, due: SealReason | None
 ) -> None:
     session = folded([requested(), opened()])
     now = session.opened_at + int(seconds * S)
     ready_at = None if ready_s is None else session.opened_at + int(ready_s * S)
-    assert seal_due(session, now, Limits(20, 30, 10), is_needed=wanted, ready_at=ready_at) is due
+    assert seal_due(session, now, Limits(20, 30, 10), is_needed=is_needed, ready_at=ready_at) is due
 
 
 @given(st.lists(st.tuples(st.integers(-1, 9), st.integers(0, 2)), max_size=12))
 def test_every_recorded_turn_is_in_a_path_or_an_orphan(shape: list[tuple[int, int]]) -> None:
     """Whatever grows: each turn is an orphan or an ancestor of a leaf, and no orphan has come to anything."""
     turns = [
-        turn(index, parent if 0 <= parent < index else None, f"m{asked}") for index, (parent, asked) in enumerate(shape)
+        turn(index, parent if 0 <= parent < index else None, f"m{number}")
+        for index, (parent, number) in enumerate(shape)
     ]
     session = folded([requested(), opened(), *turns])
-    used = {one.index for leaf in session.leaves() for one in session.path(leaf)}
+    used = {entry.index for leaf in session.leaves() for entry in session.path(leaf)}
     assert used.isdisjoint(session.orphans())
     assert used | set(session.orphans()) == set(session.turns)
     assert len(set(session.leaves())) == len(session.leaves())
     for orphan in session.orphans():
-        same = [one for one in turns[orphan + 1 :] if one.extends == turns[orphan].extends]
+        same = [entry for entry in turns[orphan + 1 :] if entry.extends == turns[orphan].extends]
         assert any(
-            one.agent and turns[orphan].agent and one.agent.messages == turns[orphan].agent.messages for one in same
+            entry.agent and turns[orphan].agent and entry.agent.messages == turns[orphan].agent.messages
+            for entry in same
         )
 
 
-def _question(one: TurnRecorded) -> object:
-    return one.extends, one.agent and one.agent.messages
+def _question(recorded: TurnRecorded) -> object:
+    return recorded.extends, recorded.agent and recorded.agent.messages
 
 
 async def test_it_is_read_on_from_where_it_was() -> None:

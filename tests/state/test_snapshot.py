@@ -74,13 +74,13 @@ def kept(folder: Path, driver: Driver, *positions: int) -> Snapshots:
 @pytest.mark.parametrize("share", [0.01, 0.4, 0.99, 1.0])
 async def test_a_fold_goes_on_from_it(driver: Driver, tmp_path: Path, share: float) -> None:
     position = max(1, int(share * len(driver.log)))
-    found = await kept(tmp_path, driver, position).newest(log_of(driver))
-    assert found is not None
-    assert found.position == position
+    snapshot = await kept(tmp_path, driver, position).newest(log_of(driver))
+    assert snapshot is not None
+    assert snapshot.position == position
     for recorded in driver.log[position:]:
-        apply(found.state, recorded)
-    assert state_digest(found.state) == state_digest(driver.state)
-    assert found.state == driver.state
+        apply(snapshot.state, recorded)
+    assert state_digest(snapshot.state) == state_digest(driver.state)
+    assert snapshot.state == driver.state
 
 
 async def test_the_newest_two_are_kept(driver: Driver, tmp_path: Path) -> None:
@@ -107,9 +107,9 @@ async def test_a_damaged_one_is_passed_over(
     data[at] ^= 1
     path.write_bytes(data)
     with caplog.at_level(logging.WARNING):
-        found = await snapshots.newest(log_of(driver))
-    assert found is not None
-    assert found.position == 20
+        snapshot = await snapshots.newest(log_of(driver))
+    assert snapshot is not None
+    assert snapshot.position == 20
     assert f"{path} is not used: it is damaged" in caplog.text
     path.write_bytes(b"")
     (tmp_path / "000000000020.snapshot").write_bytes(data[:100])
@@ -125,7 +125,7 @@ async def test_of_other_rules(driver: Driver, tmp_path: Path, monkeypatch: pytes
 
 
 async def test_of_another_history(driver: Driver, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The same ids at the same positions, but said at another time: another run of the same name."""
+    """Refuse the same ids at the same positions with other times: that is another run of the same name."""
     snapshots = kept(tmp_path, driver, 20)
     other = log_of(driver)
     last = other.records[19]
@@ -141,7 +141,7 @@ async def test_of_another_history(driver: Driver, tmp_path: Path, caplog: pytest
 
 
 def test_nothing_open_lies_before_the_low_water(driver: Driver) -> None:
-    """Whoever begins there sees every prompt that is still to be decided, at every position of the run."""
+    """Begin at the low water at every position of the run, and see every prompt that is still undecided."""
     state = RunState(run="drive")
     lows = []
     for recorded in driver.log:

@@ -90,7 +90,7 @@ def test_a_missing_or_swapped_event_is_another_digest(driver: Driver, data: st.D
 
 @pytest.mark.parametrize("upto", [0.1, 0.5, 0.9, 1.0])
 def test_through_msgpack_and_on(driver: Driver, upto: float) -> None:
-    """A state that was put away and taken up again goes on as the one that stayed."""
+    """Continue with a stored and loaded state exactly as with the original."""
     half = int(upto * len(driver.log))
     packed = msgspec.msgpack.encode(fold(driver.log[:half]))
     state = msgspec.msgpack.decode(packed, type=RunState)
@@ -112,10 +112,10 @@ def test_a_sealed_batch_is_part_of_the_digest() -> None:
 
 
 def test_states_share_nothing() -> None:
-    one, other = RunState(run="a"), RunState(run="a")
-    one.waiting.append("g")
-    one.cursors["f"] = 1
-    one.counts.checkpoints += 1
+    first, other = RunState(run="a"), RunState(run="a")
+    first.waiting.append("g")
+    first.cursors["f"] = 1
+    first.counts.checkpoints += 1
     assert other == RunState(run="a")
 
 

@@ -14,14 +14,14 @@ from slime_events.core.tokens.trajectory import Trajectory
 def test_chunks_join_to_the_whole(lengths: list[int], looks: set[int]) -> None:
     tokens = np.arange(sum(lengths), dtype=np.int32)
     log_probs = -tokens.astype(np.float32)
-    made, begin = Trajectory("s", pack_tokens([1])), 0
+    trajectory, begin = Trajectory("s", pack_tokens([1])), 0
     for number, length in enumerate(lengths):
         chunk = slice(begin, begin + length)
-        made.join(begin, pack_tokens(tokens[chunk]), pack_log_probs(log_probs[chunk]), unpack)
+        trajectory.join(begin, pack_tokens(tokens[chunk]), pack_log_probs(log_probs[chunk]), unpack)
         begin += length
-        assert made.length == begin
+        assert trajectory.length == begin
         if number in looks:
-            assert made.tokens.tolist() == tokens[:begin].tolist()
-    assert (made.tokens.dtype, made.log_probs.dtype) == (np.int32, np.float32)
-    assert made.tokens.tolist() == tokens.tolist()
-    assert made.log_probs.tolist() == log_probs.tolist()
+            assert trajectory.tokens.tolist() == tokens[:begin].tolist()
+    assert (trajectory.tokens.dtype, trajectory.log_probs.dtype) == (np.int32, np.float32)
+    assert trajectory.tokens.tolist() == tokens.tolist()
+    assert trajectory.log_probs.tolist() == log_probs.tolist()

@@ -24,13 +24,13 @@ ANYTHING = st.one_of(
 @given(st.lists(WHOLE))
 def test_ids_of_the_model_are_taken_in_any_dress(ids: list[int]) -> None:
     dressed: tuple[Any, ...] = (ids, tuple(ids), np.array(ids, np.int64), torch.tensor(ids, dtype=torch.int64))
-    for values in (*dressed, [np.int32(one) for one in ids]):
+    for values in (*dressed, [np.int32(token) for token in ids]):
         assert token_ids(values, 264, "tokens").tolist() == ids
 
 
 @given(st.lists(ANYTHING, max_size=5))
 def test_whatever_comes_is_ids_of_the_model_or_a_reason(values: list[Any]) -> None:
-    if all(type(one) is int and 0 <= one < 264 for one in values):
+    if all(type(token) is int and 0 <= token < 264 for token in values):
         assert token_ids(values, 264, "tokens").tolist() == values
         return
     with pytest.raises(InvalidValue, match=r"^tokens.{1,200}$"):

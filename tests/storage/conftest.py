@@ -1,4 +1,4 @@
-"""Where the storage tests keep things: NATS servers, a folder, memory, and an S3 server in this process."""
+"""Define where the storage tests keep things: NATS servers, a folder, memory, and an S3 server in this process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def s3_options() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(params=["path", "file", "memory", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, s3_options: dict[str, Any]) -> StoreUrl:
-    """The same test on every kind of place."""
+    """Run the same test on every kind of store."""
     number = next(_numbers)
     match request.param:
         case "path":

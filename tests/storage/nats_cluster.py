@@ -3,8 +3,9 @@
     <folder>/routes.json      the ports by which the nodes find each other
     <folder>/node-<i>/        one `NatsServer` each (storage/nats/server.py)
 
-A stream with three replicas goes on while any two of three nodes live: what was acked is on the disks of at least two.
-A node that comes back catches up from the others. Losing the leader costs an election, 4 to 10 seconds without acks.
+A stream with three replicas continues while any two of three nodes live: what was acked is on the disks of at least
+two. A node that comes back catches up from the others. Losing the leader costs an election, 4 to 10 seconds without
+acks.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class NatsCluster:
 
     @property
     def urls(self) -> list[str]:
-        """Where clients connect, by node. A node keeps its address over a restart."""
+        """Return the addresses for clients, by node. A node keeps its address over a restart."""
         return [node.url for node in self._nodes]
 
     @property
@@ -82,7 +83,7 @@ class NatsCluster:
         await _answers(self._nodes[node].url, deadline_s)
 
     async def leader(self, run: str, *, deadline_s: float = READY_S) -> int:
-        """The node that leads the log of a run. Raises LogUnavailable where there is none within `deadline_s`."""
+        """Return the node that leads the log of a run. Raises LogUnavailable if none does within `deadline_s`."""
         connection = await _connect(self.url, deadline_s)
         try:
             while True:
@@ -159,7 +160,7 @@ async def _answers(url: str, deadline_s: float) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """As many different ones."""
+    """Return `count` different free ports."""
     ports: set[int] = set()
     while len(ports) < count:
         ports.add(free_port())

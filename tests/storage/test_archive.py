@@ -212,11 +212,11 @@ async def test_a_whole_run_is_archived_with_its_last_word_and_none_after(store: 
     reader = ArchiveReader(store.url, "r", store.options)
     assert reader.closed
     assert list(reader.read()) == log.records
-    said = [r.envelope.event for r in log.records if isinstance(r.envelope.event, ArchiveSealed)]
-    assert [(e.segment, e.last, e.sha256) for e in said] == [
-        (m.segment, m.last, m.sha256) for m in reader.segments[: len(said)]
+    seals = [r.envelope.event for r in log.records if isinstance(r.envelope.event, ArchiveSealed)]
+    assert [(e.segment, e.last, e.sha256) for e in seals] == [
+        (m.segment, m.last, m.sha256) for m in reader.segments[: len(seals)]
     ]
-    assert said
+    assert seals
     assert await archive(log, store) is ArchiveOutcome.FINISHED, "starting it again changes nothing"
     assert reader.verify() == ArchiveReader(store.url, "r", store.options).verify()
 

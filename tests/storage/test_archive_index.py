@@ -39,7 +39,7 @@ def index(reader: ArchiveReader, tmp_path: Path) -> ArchiveIndex:
 
 
 def found_by_reading(reader: ArchiveReader, subjects: tuple[str, ...], start: int = 1) -> list[SegmentRecord]:
-    return [one for one in reader.records(start) if one.subject in subjects]
+    return [record for record in reader.records(start) if record.subject in subjects]
 
 
 @pytest.mark.parametrize("one_key", [False, True])
@@ -53,9 +53,9 @@ def test_it_finds_what_reading_finds(
     for size, start in itertools.product((1, 2, 3), (1, 2, 3, 40, 41, 53, 113, 114, 120)):
         for subjects in itertools.combinations(SUBJECTS, size):
             assert list(looked_up.of_subjects(subjects, start)) == found_by_reading(reader, subjects, start)
-    last = {one.subject: one for one in found_by_reading(reader, SUBJECTS)}
+    last = {record.subject: record for record in found_by_reading(reader, SUBJECTS)}
     assert looked_up.last_of_each([*SUBJECTS, "nobody"]) == last
-    assert {subject: one.position for subject, one in last.items()} == {"a": 71, "b": 113, "c": 38}
+    assert {subject: record.position for subject, record in last.items()} == {"a": 71, "b": 113, "c": 38}
 
 
 @pytest.mark.parametrize("place", [0, 4, -1])

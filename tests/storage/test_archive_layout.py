@@ -1,4 +1,4 @@
-"""Segments: every layout is read for ever, and what is damaged is found, or made again as it was."""
+"""Test segments: every layout stays readable, and damage is detected, or the segment is made again as it was."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _unpack(layout: int, data: bytes) -> Segment:
 
 @pytest.fixture
 def log() -> MemoryLog:
-    """What was archived by the version that wrote layout 1."""
+    """Return the log that the version with layout 1 archived."""
     log = MemoryLog(RUN)
     for position, data in enumerate(read_records(FOLDER / "v2.slimelog"), 1):
         envelope = decode(data)
@@ -100,18 +100,18 @@ async def test_a_damaged_segment_in_layout_1_is_made_again_as_it_was(old: Path, 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@given(said=records, first=st.integers(1, 2**40))
-def test_what_goes_in_comes_out(layout: int, said: list[SegmentRecord], first: int) -> None:
-    said = [msgspec.structs.replace(record, position=position) for position, record in enumerate(said, first)]
-    manifest = _manifest(layout, first, len(said))
-    segment = unpack(manifest, pack(manifest.layout, said))
-    assert list(segment.records()) == said
-    assert [segment.record(number) for number in range(len(segment))] == said
-    for begin in range(len(said)):
-        assert list(segment.records(begin)) == said[begin:]
-        datas = [record.data for record in said[begin:]]
+@given(stored=records, first=st.integers(1, 2**40))
+def test_what_goes_in_comes_out(layout: int, stored: list[SegmentRecord], first: int) -> None:
+    records = [msgspec.structs.replace(record, position=position) for position, record in enumerate(stored, first)]
+    manifest = _manifest(layout, first, len(records))
+    segment = unpack(manifest, pack(manifest.layout, records))
+    assert list(segment.records()) == records
+    assert [segment.record(number) for number in range(len(segment))] == records
+    for begin in range(len(records)):
+        assert list(segment.records(begin)) == records[begin:]
+        datas = [record.data for record in records[begin:]]
         some = [datas[at : at + MANY] for at in range(0, len(datas), MANY)]
-        assert list(segment.arrays(begin, len(said))) == [array_of(len(part), *part) for part in some]
+        assert list(segment.arrays(begin, len(records))) == [array_of(len(part), *part) for part in some]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -1,4 +1,4 @@
-"""What an archive takes nobody's word for: a segment's bytes, a store's answer, who spoke last."""
+"""Test what an archive verifies: a segment's bytes, a store's answer, the last writer."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_a_segment_whose_subjects_are_not_those_of_its_events_is_damaged(t
     name = f"segments/{manifest.segment:08d}-other.zst"
     (tmp_path / RUN / name).write_bytes(data)
     reader = forged(tmp_path, manifest, name=name, bytes=len(data), sha256=digest_of(data))
-    assert [one.segment for one in reader.damaged()] == [1]
+    assert [damage.segment for damage in reader.damaged()] == [1]
 
 
 async def test_what_was_added_after_a_failed_seal_counts_for_the_next_one(

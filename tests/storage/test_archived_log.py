@@ -20,7 +20,7 @@ from tests.storage.archived import a_log
 
 @pytest.fixture
 async def was(tmp_path: Path) -> MemoryLog:
-    """What was archived, in three segments."""
+    """Return an archived log of three segments."""
     log = await a_log(BlobStore(f"{tmp_path}/blobs"), [20] * 12, finished=True)
     made.archived(tmp_path / "archive", log.records, per_segment=5)
     return log
@@ -57,12 +57,12 @@ async def test_it_ends_where_the_log_ended(archived: ArchivedLog, was: MemoryLog
 
 
 async def test_many_subjects_are_looked_up_at_once(archived: ArchivedLog, was: MemoryLog) -> None:
-    asked = [*{record.subject for record in was.records}, "slime.r.prompt.submitted.nobody"]
-    found = await archived.last_of_each(asked)
-    assert found == await was.last_of_each(asked)
+    subjects = [*{record.subject for record in was.records}, "slime.r.prompt.submitted.nobody"]
+    last = await archived.last_of_each(subjects)
+    assert last == await was.last_of_each(subjects)
     everything = every_event(was.run)
     assert sorted(await archived.subjects(everything)) == sorted(await was.subjects(everything))
-    assert found.keys() == {record.subject for record in was.records}
+    assert last.keys() == {record.subject for record in was.records}
 
 
 async def test_an_index_that_was_kept_is_used_and_a_damaged_one_is_made_again(
@@ -74,7 +74,7 @@ async def test_an_index_that_was_kept_is_used_and_a_damaged_one_is_made_again(
     assert expected[subject].data == was.records[6].data
     files = sorted(kept.iterdir())
     before = [path.read_bytes() for path in files]
-    monkeypatch.setattr(index, "make_table", None)  # whoever makes one now fails
+    monkeypatch.setattr(index, "make_table", None)  # making one fails now
     assert ArchiveIndex(reader, kept).last_of_each([subject]) == expected
     monkeypatch.undo()
     for path, stored in zip(files, before, strict=True):

@@ -12,7 +12,7 @@ from storage.cancellation import check_cancelled, end_all, fail
 
 
 async def losing(times: int) -> None:
-    """Goes on for ever, whatever cancels it the first `times`."""
+    """Continue endlessly, and ignore the first `times` cancellations."""
     for _ in range(times):
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(60.0)
@@ -53,7 +53,7 @@ async def test_a_lost_cancellation_is_found_where_it_is_asked_for() -> None:
     async def starting() -> None:
         await losing_once()
         check_cancelled()
-        raise AssertionError("it goes on")
+        raise AssertionError("it continues")
 
     async def losing_once() -> None:
         with contextlib.suppress(asyncio.CancelledError):

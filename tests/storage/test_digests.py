@@ -1,4 +1,4 @@
-"""The digest of weights: of names, dtypes, shapes and bytes, and of nothing else. Recorded logs name it for ever."""
+"""Test the digest of weights: of names, dtypes, shapes and bytes, and of nothing else. Recorded logs contain it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def test_a_stream_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
             most = max(most, held)
             yield str(number), ("U8", (1000,), Counted(bytes([number]) * 1000))
 
-    found = tensor_digests(stream())
+    digests = tensor_digests(stream())
     assert most < 10
     one_by_one = {str(n): TensorDigest.of("U8", (1000,), bytes([n]) * 1000) for n in range(50)}
-    assert found == one_by_one
-    assert list(found) == list(one_by_one)
+    assert digests == one_by_one
+    assert list(digests) == list(one_by_one)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ DIGESTS = [
 
 
 def frame(size: int, *, says: bool = True) -> bytes:
-    """A zstd frame of so many zeros, made piece by piece."""
+    """Build a zstd frame of `size` zeros, piece by piece."""
     maker = zstandard.ZstdCompressor(level=1).compressobj(size=size if says else -1)
     piece = bytes(1 << 24)
     parts = [maker.compress(piece) for _ in range(size >> 24)]

@@ -84,7 +84,7 @@ async def test_refusals_cuts_lost_and_late_answers(seaweed: Seaweed) -> None:
 
 
 async def _opened(where: str, options: dict[str, Any], blobs: BlobStore) -> ArchiveWriter:
-    """As often as it takes."""
+    """Retry until it opens."""
     while True:
         try:
             return await asyncio.to_thread(ArchiveWriter, where, "r", options, blobs=blobs)

@@ -139,7 +139,9 @@ def test_which_blobs_go_into_the_archive(tmp_path: Path) -> None:
 
 
 async def test_an_archivist_may_die_at_any_write(store: StoreUrl) -> None:
-    """Before and after each object that it writes (blob, segment, manifest, closed.json): the next one goes on."""
+    """Before and after each object that it writes (blob, segment, manifest, closed.json): the next archivist
+    continues.
+    """
     here, numbers = BlobStore(fresh().url), itertools.count(1)
     log = await a_log(here, [5, 80, 5, 90, 5], finished=True)
     for number, stored in ((n, s) for n in numbers for s in (False, True)):

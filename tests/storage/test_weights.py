@@ -94,11 +94,11 @@ def test_damage_is_named(tmp_path: Path) -> None:
         with pytest.raises(WeightsDamaged, match="cut short"):
             verify(folder)
     shard.write_bytes(good)
-    said = (folder / "manifest.json").read_text()
-    (folder / "manifest.json").write_text(said.replace(manifest.tensors["scale"].sha256, "f" * 64))
+    text = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(text.replace(manifest.tensors["scale"].sha256, "f" * 64))
     with pytest.raises(WeightsDamaged, match="do not have its digest"):
         verify(folder)
-    (folder / "manifest.json").write_text(said)
+    (folder / "manifest.json").write_text(text)
     (folder / "config.json").write_text("[]")
     with pytest.raises(WeightsDamaged, match=r"config\.json"):
         verify(folder)
@@ -204,9 +204,9 @@ def test_an_index_that_lies(tmp_path: Path) -> None:
     store = WeightStore(str(tmp_path), max_shard_bytes=60)
     store.write(1, tensors(), parent=0)
     index = Path(store.folder(1)) / INDEX
-    said = json.loads(index.read_text())
+    index_map = json.loads(index.read_text())
     for name, file in (("scale", "../x.safetensors"), ("scale", "gone.safetensors"), ("no", "model-00001-of-00002")):
-        index.write_text(json.dumps({"weight_map": {**said["weight_map"], name: file}}))
+        index.write_text(json.dumps({"weight_map": {**index_map["weight_map"], name: file}}))
         with pytest.raises(WeightsDamaged):
             open_checkpoint(store.folder(1))
 

@@ -18,18 +18,16 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 async def taken(taker: Consumer, count: int) -> list[Delivery]:
-    """So many of a queue, as one call may bring fewer. Raises TimeoutError."""
-    found: list[Delivery] = []
+    """Take `count` deliveries of a queue in as many calls as needed. Raises TimeoutError."""
+    deliveries: list[Delivery] = []
     async with asyncio.timeout(WITHIN_S):
-        while len(found) < count:
-            found += await taker.take(count - len(found), WITHIN_S)
-    return found
+        while len(deliveries) < count:
+            deliveries += await taker.take(count - len(deliveries), WITHIN_S)
+    return deliveries
 
 
 async def done_up_to(log: EventLog, queue: str, position: int = 1) -> int:
-    """How far a queue is done, once that is `position` at least: nobody waits for a log to hear it. Raises
-    TimeoutError.
-    """
+    """Return how far a queue is done, once that is `position` at least. Raises TimeoutError."""
     async with asyncio.timeout(WITHIN_S):
         while (done := await log.done_up_to(queue)) < position:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

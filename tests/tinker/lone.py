@@ -42,21 +42,21 @@ class Lone:
         self.key = f"tml-{self.sources.issue('test')}"
 
     def client(self, **headers: str) -> httpx.AsyncClient:
-        given = {"x-api-key": self.key} | headers
-        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url=f"{URL}/api/v1", headers=given)
+        all_headers = {"x-api-key": self.key} | headers
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url=f"{URL}/api/v1", headers=all_headers)
 
     async def post(self, route: str, body: Any) -> httpx.Response:
         async with self.client() as client:
             return await client.post(f"/{route}", json=body)
 
     async def say(self, *events: Event) -> None:
-        """As another process of the run, whatever there is already."""
+        """Append like another process of the run, whatever the log holds already."""
         for event in events:
             await self.log.append([Append(self.other.enclose(event))])
 
     async def events(self, kind: type[Event]) -> list[Any]:
-        found = [one.envelope.event async for one in self.log.read(1)]
-        return [event for event in found if isinstance(event, kind)]
+        recorded_events = [recorded.envelope.event async for recorded in self.log.read(1)]
+        return [event for event in recorded_events if isinstance(event, kind)]
 
     async def begin(self, **done: Any) -> None:
         """The model is there."""

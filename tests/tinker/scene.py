@@ -52,13 +52,13 @@ class DigestRanks(ScriptedRanks):
         self.summed: list[str] = []
         self.passes = 0
 
-    async def run_pass(self, asked: TrainPass, *, backward: bool) -> PassResult:
+    async def run_pass(self, pass_: TrainPass, *, backward: bool) -> PassResult:
         await asyncio.sleep(self._seconds)
         self.passes += 1
         if backward:
-            self.summed.append(asked.key)
+            self.summed.append(pass_.key)
         seed = int.from_bytes(self.weights[:4], "little")
-        targets = np.concatenate([one.targets for one in asked.datums]).astype(np.int64)
+        targets = np.concatenate([datum.targets for datum in pass_.datums]).astype(np.int64)
         log_probs = -((targets * 31 + seed) % 97 / 97).astype(np.float32)
         return PassResult(log_probs, float(-log_probs.sum()))
 
@@ -74,8 +74,8 @@ class DigestRanks(ScriptedRanks):
                 await self.load_weights(update.folder)
             return StepResult({"grad_norm": 0.0, "skipped": 0.0}, self.weights.hex())
         digest = hashlib.sha256(self.weights)
-        for one in batch.commanded.passes:
-            digest.update(one.key.encode() + one.loss.encode())
+        for pass_ in batch.commanded.passes:
+            digest.update(pass_.key.encode() + pass_.loss.encode())
         digest.update(repr(update).encode())
         self.weights, self.summed = digest.digest(), []
         skipped = float(update.learning_rate == SKIPPED_RATE)
@@ -136,8 +136,8 @@ class TinkerGateway:
             await asyncio.sleep(0.01)
 
     async def kill(self) -> None:
-        for one in self._server.servers:
-            one.close()
+        for server in self._server.servers:
+            server.close()
         for connection in list(self._server.server_state.connections):
             connection.transport.abort()
         for task in self._tasks:

@@ -1,4 +1,6 @@
-"""What became of a call, from the log alone: commands, samples that an engine lost, and where weights were saved."""
+"""Test the outcome of a call, from the log alone: commands, samples that an engine lost, and where weights
+were saved.
+"""
 
 from __future__ import annotations
 
@@ -91,12 +93,12 @@ async def test_all_samples_are_waited_for(lone: Lone) -> None:
     await asyncio.sleep(0)
     async with asyncio.timeout(10.0):
         await lone.say(completed(FIRST), OVER)
-        made = await waiting
+        finished = await waiting
         await following
-    assert isinstance(made, FinishedSamples)
-    assert [one.sample for one in made.samples] == ASKED.ids
-    assert [one.tokens.tolist() for one in made.samples] == [[5, 6], [7, 8, 9]]
-    assert made.prompt_log_probs is None
+    assert isinstance(finished, FinishedSamples)
+    assert [sample.sample for sample in finished.samples] == ASKED.ids
+    assert [sample.tokens.tolist() for sample in finished.samples] == [[5, 6], [7, 8, 9]]
+    assert finished.prompt_log_probs is None
 
 
 async def test_chunks_of_a_sample_are_joined(lone: Lone) -> None:
@@ -105,9 +107,9 @@ async def test_chunks_of_a_sample_are_joined(lone: Lone) -> None:
     await lone.say(requested(FIRST), chunk)
     assert await lone.answers.samples(ONE, 0.0) is None
     await lone.say(msgspec.structs.replace(end, start=2, length=3))
-    made = await lone.answers.samples(ONE, 0.0)
-    assert isinstance(made, FinishedSamples)
-    assert made.samples[0].tokens.tolist() == [5, 6, 7]
+    finished = await lone.answers.samples(ONE, 0.0)
+    assert isinstance(finished, FinishedSamples)
+    assert finished.samples[0].tokens.tolist() == [5, 6, 7]
 
 
 async def test_what_an_engine_lost_is_asked_for_again_so_often(lone: Lone) -> None:
@@ -142,7 +144,7 @@ SCORED = {PROMPT_LOG_PROBS: [[None, 65, None], [-0.25, 66, None], [-0.5, 67, Non
 
 
 @pytest.mark.parametrize(
-    ("meta", "payload", "wanted"),
+    ("meta", "payload", "expected"),
     [
         (SCORED, {"logprob_start_len": 0}, [None, -0.25, -0.5]),
         ({PROMPT_LOG_PROBS: [[None, 65, None]]}, {"logprob_start_len": 0}, [None, None, None]),
@@ -150,17 +152,17 @@ SCORED = {PROMPT_LOG_PROBS: [[None, 65, None], [-0.25, 66, None], [-0.5, 67, Non
         ({}, {"logprob_start_len": 0}, None),
     ],
 )
-async def test_a_prompt_is_scored_where_that_was_asked_for(lone: Lone, meta: Any, payload: Any, wanted: Any) -> None:
+async def test_a_prompt_is_scored_where_that_was_asked_for(lone: Lone, meta: Any, payload: Any, expected: Any) -> None:
     await lone.say(requested(FIRST, payload=payload), completed(FIRST, meta=meta))
-    made = await lone.answers.samples(ONE, 0.0)
-    assert isinstance(made, FinishedSamples)
-    said = made.prompt_log_probs
-    if wanted is None:
-        assert said is None
+    finished = await lone.answers.samples(ONE, 0.0)
+    assert isinstance(finished, FinishedSamples)
+    scores = finished.prompt_log_probs
+    if expected is None:
+        assert scores is None
     else:
-        assert said is not None
-        assert [None if np.isnan(one) else float(one) for one in said] == wanted
-        assert said.dtype == np.float32
+        assert scores is not None
+        assert [None if np.isnan(score) else float(score) for score in scores] == expected
+        assert scores.dtype == np.float32
 
 
 async def test_a_version_is_found_where_it_was_last_saved(lone: Lone) -> None:
@@ -181,9 +183,9 @@ async def test_a_checkpoint_is_of_its_version(lone: Lone) -> None:
 
 
 def sequence(sample: str, *tokens: int) -> Trajectory:
-    one = Trajectory(sample, pack_tokens([1]))
-    one._tokens.add(np.array(tokens, np.int32))
-    return one
+    trajectory = Trajectory(sample, pack_tokens([1]))
+    trajectory._tokens.add(np.array(tokens, np.int32))
+    return trajectory
 
 
 def trained(*tokens: int) -> Datum:
@@ -192,10 +194,10 @@ def trained(*tokens: int) -> Datum:
 
 
 def test_a_sequence_is_known_while_there_is_room() -> None:
-    made = SampledSequences(most=2)
+    sequences = SampledSequences(most=2)
     for name, token in (("a", 5), ("b", 6), ("c", 7)):
-        made.add(sequence(name, token, token), unpack)
-    assert made.of([trained(7, 7), trained(5, 5), trained(6, 6), trained(6), trained(8, 8)]) == ["c", "b"]
+        sequences.add(sequence(name, token, token), unpack)
+    assert sequences.of([trained(7, 7), trained(5, 5), trained(6, 6), trained(6), trained(8, 8)]) == ["c", "b"]
 
 
 async def test_sequences_that_were_given_out_are_known(lone: Lone) -> None:

@@ -17,14 +17,14 @@ STEPS = 6
 
 
 def drive(client: tinker.ServiceClient, on_step: Any) -> list[float]:
-    """Steps of two passes each, one of them of two requests; the log-probs and the samples that came of it."""
+    """Run steps of two passes each, one of them of two requests; return the log-probs and the samples."""
     model, seen = client.create_lora_training_client(base_model="tiny").result(), list[float]()
     for step in range(STEPS):
         on_step(step)
-        one = model.forward_backward([datum(5 + step, 6), datum(7, 8, 9)], "cross_entropy")
+        first = model.forward_backward([datum(5 + step, 6), datum(7, 8, 9)], "cross_entropy")
         two = model.forward_backward([datum(9, 9, 5, advantage=1.0)], "ppo", {"clip_low_threshold": 0.9})
         stepped = model.optim_step(tinker.AdamParams(learning_rate=1e-3))
-        for passed in (one.result(), two.result()):
+        for passed in (first.result(), two.result()):
             seen += [number for out in passed.loss_fn_outputs for number in out["logprobs"].data]
         seen.append(stepped.result().metrics["version"])
     sampler = model.save_weights_and_get_sampling_client().result()
@@ -45,7 +45,9 @@ async def driven(folder: Path, kills: Any) -> tuple[list[float], DrivenSimulatio
         auditor = Audit("sim", files=False)
         for recorded in simulation.log.records:
             auditor.apply(recorded)
-        assert not [one for one in auditor.finish().findings if one.check in ("steps", "batches", "weights")]
+        assert not [
+            finding for finding in auditor.finish().findings if finding.check in ("steps", "batches", "weights")
+        ]
         return seen, simulation
 
 
@@ -72,7 +74,7 @@ async def test_a_killed_gateway_and_a_killed_trainer_change_nothing(tmp_path: Pa
     for name, kills in (("gateway", gateway_killed), ("trainer", trainer_killed)):
         seen, simulation = await driven(tmp_path / name, kills)
         assert seen == expected, name
-        digests = [[step.weights_digest for step in one.events(StepCommitted)] for one in (calm, simulation)]
+        digests = [[step.weights_digest for step in run.events(StepCommitted)] for run in (calm, simulation)]
         assert digests[0] == digests[1]
         done = [event.command for event in simulation.events(CommandDone)]
         assert len(done) == len(set(done)) == 2 + 3 * STEPS

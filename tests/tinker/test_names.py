@@ -18,9 +18,9 @@ NUMBERS = st.integers(0, 10**9 - 1)
 
 
 def test_sessions_are_new_each_time() -> None:
-    one, other = names.new_session(), names.new_session()
-    assert one != other
-    assert names.check_session(one) == one
+    first, other = names.new_session(), names.new_session()
+    assert first != other
+    assert names.check_session(first) == first
 
 
 @FEW
@@ -54,12 +54,12 @@ def test_a_command_is_its_model_s(number: int) -> None:
 @given(st.integers(0, 100), st.integers(1, 1024))
 def test_a_call_of_samples_is_its_future(number: int, count: int) -> None:
     sampler = names.sampler_of(SESSION, 1, 7)
-    asked = names.Samples.new(sampler, number, 7, count)
-    assert names.Samples.of(asked.future) == asked
-    assert len(set(asked.ids)) == count
-    assert asked == names.Samples.new(sampler, number, 7, count)
-    assert asked.group != names.Samples.new(sampler, number + 1, 7, count).group
-    assert asked.group.startswith("call-7-")
+    samples = names.Samples.new(sampler, number, 7, count)
+    assert names.Samples.of(samples.future) == samples
+    assert len(set(samples.ids)) == count
+    assert samples == names.Samples.new(sampler, number, 7, count)
+    assert samples.group != names.Samples.new(sampler, number + 1, 7, count).group
+    assert samples.group.startswith("call-7-")
     assert names.Samples.of(names.command_of(f"{SESSION}-m0", number)) is None
 
 

@@ -68,9 +68,9 @@ def test_outcomes_may_be_folded_before_or_after_their_calls(
     case: tuple[list[CommandGiven], list[CommandGiven]], count: int, first: bool
 ) -> None:
     sent, arrived = case
-    ended = [CommandDone(command=one.command, version=0) for one in sent[:count]]
+    ended = [CommandDone(command=command.command, version=0) for command in sent[:count]]
     order = folded([*ended, *arrived] if first else [*arrived, *ended])
-    assert list(order.due) == [one.command for one in sent[count:]]
+    assert list(order.due) == [command.command for command in sent[count:]]
 
 
 def test_a_step_is_what_stands_between_two_updates() -> None:
@@ -97,15 +97,15 @@ def test_a_new_model_begins_with_a_step_and_the_one_before_it_is_refused() -> No
 def test_what_an_earlier_model_lacked_a_call_for_is_refused_with_it() -> None:
     sent = calls([CommandKind.OPTIM_STEP] * 3)
     order = folded([sent[0], sent[2], sent[3], given_of(0, CommandKind.CREATE_MODEL, "tinker-1-m0"), sent[1]])
-    assert {name for name, due in order.due.items() if due.refused} == {one.command for one in sent[1:]}
+    assert {name for name, due in order.due.items() if due.refused} == {command.command for command in sent[1:]}
     assert len(order.batches) == 1
 
 
 def test_the_digest_of_a_batch_is_of_what_its_commands_ask() -> None:
     kinds = [CommandKind.FORWARD_BACKWARD, CommandKind.OPTIM_STEP]
-    one, two = calls(kinds), calls(kinds)
+    first, two = calls(kinds), calls(kinds)
     ids = np.array([1], np.int32)
     changed = pack_datums([Datum(ids, ids, {})])
     two[1] = CommandGiven(command=two[1].command, model=two[1].model, number=1, kind=two[1].kind, datums=changed)
-    assert folded(one).batches[0].commands == folded(two).batches[0].commands
-    assert folded(one).batches[0].digest != folded(two).batches[0].digest
+    assert folded(first).batches[0].commands == folded(two).batches[0].commands
+    assert folded(first).batches[0].digest != folded(two).batches[0].digest

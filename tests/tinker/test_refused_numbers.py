@@ -44,14 +44,14 @@ async def test_the_sdk_goes_on_after_what_was_refused(tmp_path: Path) -> None:
 
     async with scene(tmp_path) as (simulation, gateway):
         refused, stepped = await in_thread(gateway, drive)
-        taken = [one.number for one in simulation.events(CommandGiven) if one.refused]
+        taken = [event.number for event in simulation.events(CommandGiven) if event.refused]
     assert len(refused) == 6
     assert stepped.metrics["version"] == 1.0
     assert taken == [1, 2, 3, 4, 5, 6]
 
 
 class Client:
-    """Of one model, without the SDK."""
+    """Play the client of one model, without the SDK."""
 
     def __init__(self, gateway: TinkerGateway) -> None:
         self._http = httpx.AsyncClient(base_url=f"{gateway.url}/api/v1", headers={"x-api-key": gateway.key}, timeout=20)
@@ -59,9 +59,9 @@ class Client:
 
     async def __aenter__(self) -> Client:
         session = (await self._http.post("/create_session")).json()["session_id"]
-        made = await self.post("create_model", {"session_id": session, "model_seq_id": 0, "base_model": "tiny"})
-        await self.end(made)
-        self.model = made["model_id"]
+        future = await self.post("create_model", {"session_id": session, "model_seq_id": 0, "base_model": "tiny"})
+        await self.end(future)
+        self.model = future["model_id"]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -136,7 +136,7 @@ async def test_a_pass_that_is_too_large_takes_its_number(tmp_path: Path, is_said
         refused = await client.send("forward_backward", large if is_said else pieces(), calls.PROTOBUF)
         assert refused.status_code == 413
         assert (await client.step(2))["metrics"]["version"] == 1.0
-        assert [one.number for one in simulation.events(CommandGiven) if one.refused] == [1]
+        assert [event.number for event in simulation.events(CommandGiven) if event.refused] == [1]
 
 
 @given(st.binary(max_size=20) | st.integers(0, 2**31 - 1))
@@ -167,7 +167,7 @@ async def test_a_call_that_never_comes_is_not_waited_for(tmp_path: Path, monkeyp
     monkeypatch.setattr(numbers, "GAP_S", 0.5)
     async with scene(tmp_path) as (simulation, gateway), Client(gateway) as client:
         assert (await client.step(3))["metrics"]["version"] == 1.0
-        lost = [one.number for one in simulation.events(CommandGiven) if one.refused]
+        lost = [event.number for event in simulation.events(CommandGiven) if event.refused]
         assert lost == [1, 2]
         late = await client.send("optim_step", {"model_id": client.model, "seq_id": 2, **STEP})
         assert late.status_code == 400
@@ -185,17 +185,17 @@ async def test_a_call_under_way_is_waited_for(tmp_path: Path, monkeypatch: pytes
             await client.end(second, tries=2)
         assert (await client.step(1))["metrics"]["version"] == 1.0
         assert (await client.end(second))["metrics"]["version"] == 2.0
-        assert not [one for one in simulation.events(CommandGiven) if one.refused]
+        assert not [event for event in simulation.events(CommandGiven) if event.refused]
 
 
 async def test_a_pass_that_raises_is_told_and_the_next_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with scene(tmp_path) as (simulation, gateway):
         whole = simulation.ranks.run_pass
 
-        async def run_pass(asked: Any, *, backward: bool) -> Any:
+        async def run_pass(pass_: Any, *, backward: bool) -> Any:
             if not backward:
                 raise ValueError("a datum that no rank can take")
-            return await whole(asked, backward=backward)
+            return await whole(pass_, backward=backward)
 
         monkeypatch.setattr(simulation.ranks, "run_pass", run_pass)
 
@@ -203,14 +203,14 @@ async def test_a_pass_that_raises_is_told_and_the_next_goes_on(tmp_path: Path, m
             model = client.create_lora_training_client(base_model="tiny").result()
             try:
                 model.forward([datum(1)], "cross_entropy").result()
-                told = ""
+                message = ""
             except Exception as error:
-                told = f"{error}"
+                message = f"{error}"
             model.forward_backward([datum(2)], "cross_entropy").result()
-            return told, model.optim_step(ADAM).result()
+            return message, model.optim_step(ADAM).result()
 
-        told, stepped = await in_thread(gateway, drive)
-        assert "no rank can take" in told
+        message, stepped = await in_thread(gateway, drive)
+        assert "no rank can take" in message
         assert stepped.metrics["version"] == 1.0
 
 

@@ -36,9 +36,9 @@ async def test_what_is_always_answered(lone: Lone) -> None:
         "sessions/s/finish": {},
         "telemetry": {"status": "accepted"},
     }
-    for route, wanted in answers.items():
+    for route, expected in answers.items():
         answer = await lone.post(route, {})
-        assert (answer.status_code, answer.json()) == (200, wanted)
+        assert (answer.status_code, answer.json()) == (200, expected)
         assert answer.headers["content-type"] == "application/json"
 
 
@@ -51,8 +51,8 @@ async def test_what_is_never_done_here_is_refused(lone: Lone, route: str) -> Non
 
 async def test_the_run_says_what_it_serves(lone: Lone) -> None:
     async with lone.client() as client:
-        told = (await client.get("/get_server_capabilities")).json()
-        (model,) = told["supported_models"]
+        capabilities = (await client.get("/get_server_capabilities")).json()
+        (model,) = capabilities["supported_models"]
         sampler = await client.get(f"/samplers/{SESSION}:sample:1:v4")
         unknown = await client.get("/samplers/mine")
         health = await client.get("/healthz", headers={"x-api-key": ""})
@@ -120,8 +120,8 @@ async def test_only_calls_that_change_the_model_have_numbers(lone: Lone) -> None
 
 
 def a_pass(number: int, **more: Any) -> bytes:
-    asked = proto.ForwardBackwardRequest(model_id=MODEL_ID, seq_id=number, loss_fn="cross_entropy", **more)
-    return bytes(asked.SerializeToString())
+    request = proto.ForwardBackwardRequest(model_id=MODEL_ID, seq_id=number, loss_fn="cross_entropy", **more)
+    return bytes(request.SerializeToString())
 
 
 async def test_a_pass_is_plain_protobuf(lone: Lone) -> None:

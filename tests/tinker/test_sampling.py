@@ -25,22 +25,22 @@ def call(*tokens: int, params: dict[str, Any] | None = None, **more: Any) -> Sam
     return msgspec.convert({"prompt": prompt, "sampling_params": params or {}, **more}, SampleRequest)
 
 
-def prompt_of(asked: SampleRequest) -> list[int]:
-    return check(asked, vocabulary=VOCABULARY, longest=LONGEST)
+def prompt_of(request: SampleRequest) -> list[int]:
+    return check(request, vocabulary=VOCABULARY, longest=LONGEST)
 
 
-def requests(asked: SampleRequest, seed: int = 5) -> list[RolloutRequested]:
-    return sample_requests(SAMPLES, prompt_of(asked), asked, version=3, seed=seed, longest=LONGEST)
+def requests(request: SampleRequest, seed: int = 5) -> list[RolloutRequested]:
+    return sample_requests(SAMPLES, prompt_of(request), request, version=3, seed=seed, longest=LONGEST)
 
 
 def test_a_prompt_is_all_its_chunks() -> None:
     chunks = [{"tokens": [1, 2]}, {"tokens": [3], "type": "encoded_text"}]
-    asked = msgspec.convert({"prompt": {"chunks": chunks}, "sampling_params": {}}, SampleRequest)
-    assert prompt_of(asked) == [1, 2, 3]
+    request = msgspec.convert({"prompt": {"chunks": chunks}, "sampling_params": {}}, SampleRequest)
+    assert prompt_of(request) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "request",
     [
         call(1, topk_prompt_logprobs=1),
         call(1, topk_sample_logprobs=1),
@@ -63,9 +63,9 @@ def test_a_prompt_is_all_its_chunks() -> None:
     ],
     ids=str,
 )
-def test_what_no_engine_makes_is_refused(asked: SampleRequest) -> None:
+def test_what_no_engine_makes_is_refused(request: SampleRequest) -> None:
     with pytest.raises(InvalidValue):
-        prompt_of(asked)
+        prompt_of(request)
 
 
 def test_images_are_refused() -> None:
@@ -75,7 +75,7 @@ def test_images_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "request",
     [
         call(*range(LONGEST - 1)),
         call(VOCABULARY - 1),
@@ -90,32 +90,32 @@ def test_images_are_refused() -> None:
     ],
     ids=str,
 )
-def test_what_engines_make_is_taken(asked: SampleRequest) -> None:
-    assert prompt_of(asked) == list(asked.prompt.chunks[0].tokens)
-    assert asked.num_samples >= 1
+def test_what_engines_make_is_taken(request: SampleRequest) -> None:
+    assert prompt_of(request) == list(request.prompt.chunks[0].tokens)
+    assert request.num_samples >= 1
 
 
 def test_nothing_said_is_one_sample_of_everything_that_is_likely() -> None:
-    asked = call(1)
-    (first, _) = requests(asked)
-    assert asked.num_samples == 1
+    sample_call = call(1)
+    (first, _) = requests(sample_call)
+    assert sample_call.num_samples == 1
     assert (first.sampling.temperature, first.sampling.top_p, first.sampling.top_k) == (1.0, 1.0, -1)
     assert (first.sampling.stop, first.sampling.stop_token_ids, first.sampling.more) == ((), (), {})
     assert first.sampling.max_new_tokens == LONGEST - 1
 
 
 def test_each_sample_is_asked_for_on_the_client_s_weights() -> None:
-    asked = call(1, 2, params={"temperature": 0.5, "top_p": 0.9, "top_k": 4, "max_tokens": 3})
-    made = requests(asked)
-    assert [one.sample for one in made] == SAMPLES.ids
-    assert [one.index for one in made] == [0, 1]
-    for one in made:
-        assert (one.group, one.purpose) == (SAMPLES.group, Purpose.CALL)
-        assert (one.min_version, one.max_version) == (3, 3)
-        assert unpack(one.prompt).tolist() == [1, 2]
-        sampling = one.sampling
+    sample_call = call(1, 2, params={"temperature": 0.5, "top_p": 0.9, "top_k": 4, "max_tokens": 3})
+    requested = requests(sample_call)
+    assert [request.sample for request in requested] == SAMPLES.ids
+    assert [request.index for request in requested] == [0, 1]
+    for request in requested:
+        assert (request.group, request.purpose) == (SAMPLES.group, Purpose.CALL)
+        assert (request.min_version, request.max_version) == (3, 3)
+        assert unpack(request.prompt).tolist() == [1, 2]
+        sampling = request.sampling
         assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_new_tokens) == (0.5, 0.9, 4, 3)
-        assert one.payload == {}
+        assert request.payload == {}
 
 
 def test_only_the_first_sample_scores_the_prompt() -> None:
@@ -147,19 +147,19 @@ def test_where_an_answer_stops(stop: Any, texts: Any, ids: Any, more: Any) -> No
 
 
 def test_a_seed_of_the_client_s_makes_the_same_again_whatever_the_call() -> None:
-    asked = call(1, params={"seed": 0})
+    sample_call = call(1, params={"seed": 0})
     other = Samples("call-4-0123456789abcdef", 2)
-    again = sample_requests(other, [1], asked, version=4, seed=9, longest=LONGEST)
-    seeds = [one.seed for one in requests(asked)]
-    assert [one.seed for one in again] == seeds
+    again = sample_requests(other, [1], sample_call, version=4, seed=9, longest=LONGEST)
+    seeds = [each.seed for each in requests(sample_call)]
+    assert [request.seed for request in again] == seeds
     assert len(set(seeds)) == 2
-    assert [one.seed for one in requests(call(1, params={"seed": 1}))] != seeds
+    assert [each.seed for each in requests(call(1, params={"seed": 1}))] != seeds
 
 
 def test_without_one_each_call_is_another_by_the_run_s_seed() -> None:
-    asked = call(1)
-    seeds = [one.seed for one in requests(asked)]
-    assert [one.seed for one in requests(asked)] == seeds
-    other = sample_requests(Samples("call-4-0123456789abcdef", 2), [1], asked, version=3, seed=5, longest=LONGEST)
-    assert not set(seeds) & {one.seed for one in other}
-    assert not set(seeds) & {one.seed for one in requests(asked, seed=6)}
+    sample_call = call(1)
+    seeds = [each.seed for each in requests(sample_call)]
+    assert [each.seed for each in requests(sample_call)] == seeds
+    other = sample_requests(Samples("call-4-0123456789abcdef", 2), [1], sample_call, version=3, seed=5, longest=LONGEST)
+    assert not set(seeds) & {request.seed for request in other}
+    assert not set(seeds) & {each.seed for each in requests(sample_call, seed=6)}

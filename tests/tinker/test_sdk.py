@@ -23,7 +23,7 @@ ADAM = tinker.AdamParams(learning_rate=1e-3)
 
 
 async def in_thread(gateway: TinkerGateway, drive: Callable[[tinker.ServiceClient], Any]) -> Any:
-    """What a client's script gives."""
+    """Return the result of a client's script."""
 
     def whole() -> Any:
         with gateway.client() as client:
@@ -43,41 +43,41 @@ async def test_a_client_trains_and_samples(tmp_path: Path) -> None:
         stepped = model.optim_step(ADAM)
         sampler = model.save_weights_and_get_sampling_client().result()
         params = tinker.SamplingParams(max_tokens=5, stop=["x"], top_k=3, temperature=0.5)
-        made = sampler.sample(prompt=prompt_of(65, 66, 67), num_samples=2, sampling_params=params).result()
-        whole = [65, 66, 67, *made.sequences[0].tokens]
+        sampled = sampler.sample(prompt=prompt_of(65, 66, 67), num_samples=2, sampling_params=params).result()
+        whole = [65, 66, 67, *sampled.sequences[0].tokens]
         inputs = {"target_tokens": whole[1:], "weights": [1.0] * 7}
         again = tinker.Datum(model_input=prompt_of(*whole[:-1]), loss_fn_inputs=inputs)
         model.forward([again, datum(4)], "cross_entropy").result()
-        return passed.result(), stepped.result(), made
+        return passed.result(), stepped.result(), sampled
 
     async with scene(tmp_path) as (simulation, gateway):
-        passed, stepped, made = await in_thread(gateway, drive)
-        given = simulation.events(CommandGiven)
+        passed, stepped, sampled = await in_thread(gateway, drive)
+        commands = simulation.events(CommandGiven)
         requested = simulation.events(RolloutRequested)
         shown = await view_of(simulation.log, Question(), unpack)
         step = await view_of(simulation.log, Question(step=0), unpack)
     assert (shown.facts["calls"]["given"], shown.facts["calls"]["done"]) == (5, 5)
     assert "reward" not in shown.text
-    assert step.facts["commands"] == [given[1].command, given[2].command]
+    assert step.facts["commands"] == [commands[1].command, commands[2].command]
     assert "reward" not in step.text
-    assert [len(one["logprobs"].data) for one in passed.loss_fn_outputs] == [3, 2]
+    assert [len(output["logprobs"].data) for output in passed.loss_fn_outputs] == [3, 2]
     assert stepped.metrics["version"] == 1.0
-    assert [len(one.tokens) for one in made.sequences] == [5, 5]
-    assert {(one.min_version, one.max_version) for one in requested} == {(1, 1)}
-    assert [one.sample for one in requested] == [one.sequence_id for one in made.sequences]
-    assert [one.kind.value for one in given] == [
+    assert [len(sequence.tokens) for sequence in sampled.sequences] == [5, 5]
+    assert {(request.min_version, request.max_version) for request in requested} == {(1, 1)}
+    assert [request.sample for request in requested] == [sequence.sequence_id for sequence in sampled.sequences]
+    assert [command.kind.value for command in commands] == [
         "create_model", "forward_backward", "optim_step", "save_weights_for_sampler", "forward",
     ]  # fmt: skip
-    assert given[-1].samples == (made.sequences[0].sequence_id,)
-    assert {one.source for one in given} == {"test"}
+    assert commands[-1].samples == (sampled.sequences[0].sequence_id,)
+    assert {command.source for command in commands} == {"test"}
 
 
 async def test_a_datum_says_which_samples_it_is_made_of(tmp_path: Path) -> None:
     def drive(client: tinker.ServiceClient) -> None:
         model = client.create_lora_training_client(base_model="tiny").result()
-        one = tinker.types.SampledProvenanceSpan(sequence_id="call-0-0123456789abcdef-s1", length=3)
-        told = datum(5, 6, 7).with_provenance(model_input=[one], loss_fn_inputs=[one])
-        model.forward_backward([told], "cross_entropy").result()
+        span = tinker.types.SampledProvenanceSpan(sequence_id="call-0-0123456789abcdef-s1", length=3)
+        datum_ = datum(5, 6, 7).with_provenance(model_input=[span], loss_fn_inputs=[span])
+        model.forward_backward([datum_], "cross_entropy").result()
 
     async with scene(tmp_path) as (simulation, gateway):
         await in_thread(gateway, drive)
@@ -87,12 +87,12 @@ async def test_a_datum_says_which_samples_it_is_made_of(tmp_path: Path) -> None:
 async def test_a_loss_of_the_clients_own_is_computed_at_the_client(tmp_path: Path) -> None:
     def drive(client: tinker.ServiceClient) -> Any:
         model = client.create_lora_training_client(base_model="tiny").result()
-        loss = lambda data, log_probs: (sum((one**2).sum() for one in log_probs), {"mine": 2.0})  # noqa: E731
+        loss = lambda data, log_probs: (sum((values**2).sum() for values in log_probs), {"mine": 2.0})  # noqa: E731
         return model.forward_backward_custom([datum(5, 6), datum(7)], loss).result().metrics
 
     async with scene(tmp_path) as (simulation, gateway):
         metrics = await in_thread(gateway, drive)
-        kinds = [one.kind for one in simulation.events(CommandGiven)]
+        kinds = [event.kind for event in simulation.events(CommandGiven)]
     assert metrics["mine"] == 2.0
     assert kinds[1:] == [CommandKind.FORWARD, CommandKind.FORWARD_BACKWARD]
 
@@ -107,8 +107,8 @@ async def test_saved_weights_are_sampled_from_and_gone_on_from(tmp_path: Path) -
         weights = model.save_weights_for_sampler("last").result().path
         sampler = client.create_sampling_client(model_path=weights).result()
         base = client.create_sampling_client(base_model="tiny").result()
-        for one in (sampler, base):
-            one.sample(prompt_of(65), 1, tinker.SamplingParams(max_tokens=2)).result()
+        for sampling_client in (sampler, base):
+            sampling_client.sample(prompt_of(65), 1, tinker.SamplingParams(max_tokens=2)).result()
         later = client.create_training_client_from_state_with_optimizer(state).result()
         version = later.optim_step(ADAM).result().metrics["version"]
         with pytest.raises(tinker.TinkerError, match="replaced"):
@@ -118,8 +118,8 @@ async def test_saved_weights_are_sampled_from_and_gone_on_from(tmp_path: Path) -
     async with scene(tmp_path) as (simulation, gateway):
         assert await in_thread(gateway, drive) == (4.0, False)
         digests = [step.weights_digest for step in simulation.events(StepCommitted)]
-        published = [one.version for one in simulation.events(WeightsPublished)]
-        versions = [one.min_version for one in simulation.events(RolloutRequested)]
+        published = [event.version for event in simulation.events(WeightsPublished)]
+        versions = [event.min_version for event in simulation.events(RolloutRequested)]
     assert digests[2] == digests[0]
     assert digests[3] == digests[1]
     assert published == [0, 1, 2]
@@ -171,16 +171,16 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("said", REFUSED)
-async def test_what_cannot_be_done_is_refused_by_the_name_of_its_field(tmp_path: Path, said: str) -> None:
+@pytest.mark.parametrize("message", REFUSED)
+async def test_what_cannot_be_done_is_refused_by_the_name_of_its_field(tmp_path: Path, message: str) -> None:
     def drive(client: tinker.ServiceClient) -> None:
         model = client.create_lora_training_client(base_model="tiny").result()
-        with pytest.raises(tinker.TinkerError, match=said):
-            REFUSED[said](model).result()
+        with pytest.raises(tinker.TinkerError, match=message):
+            REFUSED[message](model).result()
 
     async with scene(tmp_path) as (simulation, gateway):
         await in_thread(gateway, drive)
-        assert len([one for one in simulation.events(CommandGiven) if not one.refused]) == 1
+        assert len([event for event in simulation.events(CommandGiven) if not event.refused]) == 1
 
 
 async def test_another_base_model_is_refused(tmp_path: Path) -> None:
@@ -215,6 +215,6 @@ async def test_a_call_under_a_number_that_another_has_is_refused(tmp_path: Path)
         body = {"model_id": await in_thread(gateway, drive), "seq_id": 1, "adam_params": {"learning_rate": 0.1}}
         other = body | {"adam_params": {"learning_rate": 0.2}}
         async with httpx.AsyncClient(base_url=gateway.url, headers={"x-api-key": gateway.key}) as client:
-            answers = [await client.post("/api/v1/optim_step", json=one) for one in (body, body, other)]
-        assert [one.status_code for one in answers] == [200, 200, 400]
+            answers = [await client.post("/api/v1/optim_step", json=each) for each in (body, body, other)]
+        assert [answer.status_code for answer in answers] == [200, 200, 400]
         assert answers[0].json() == answers[1].json()

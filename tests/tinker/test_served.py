@@ -1,4 +1,4 @@
-"""What a run's clients train, and where they are listened to: as its settings, its checkpoint and its log say."""
+"""Test what a run's clients train, and where the run listens for them: by its settings, its checkpoint and its log."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def answering(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 async def test_it_answers_to_the_end_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with answering(tmp_path, monkeypatch) as (running, log):
-        (joined,) = [one.envelope.event for one in log.events_after(1)]
+        (joined,) = [recorded.envelope.event for recorded in log.events_after(1)]
         assert isinstance(joined, WorkerJoined)
         assert joined.role == "tinker"
         assert 0.0 <= joined.seconds["ready"] < 60.0

@@ -1,4 +1,6 @@
-"""Bodies of passes and answers: what a client's datums become, what is refused with its place, and what is said."""
+"""Bodies of passes and answers: what a client's datums become, what is refused with its place, and what the
+answers hold.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,10 @@ def text(*tokens: int) -> Any:
     return proto.Chunk(encoded_text=proto.EncodedTextChunk(tokens=np.array(tokens, "<i4").tobytes()))
 
 
-def asked(loss: str = "cross_entropy", datums: list[Any] | None = None, **more: Any) -> PassRequest:
-    given = proto.ForwardBackwardRequest(model_id="m:train:0", seq_id=3, loss_fn=loss, **more)
-    given.data.extend(datums or [])
-    return PassRequest(given.SerializeToString())
+def pass_request(loss: str = "cross_entropy", datums: list[Any] | None = None, **more: Any) -> PassRequest:
+    request = proto.ForwardBackwardRequest(model_id="m:train:0", seq_id=3, loss_fn=loss, **more)
+    request.data.extend(datums or [])
+    return PassRequest(request.SerializeToString())
 
 
 def datum(chunks: list[Any], **inputs: Any) -> Any:
@@ -42,7 +44,7 @@ def datum(chunks: list[Any], **inputs: Any) -> Any:
 
 
 def read(*datums: Any, loss: str = "cross_entropy") -> Any:
-    return asked(loss, list(datums)).datums(vocabulary=VOCABULARY, longest=LONGEST)
+    return pass_request(loss, list(datums)).datums(vocabulary=VOCABULARY, longest=LONGEST)
 
 
 def refused(*datums: Any, loss: str = "cross_entropy") -> str:
@@ -55,7 +57,7 @@ GOOD = datum([text(1, 2)], target_tokens=longs(2, 3))
 
 
 def test_a_pass_says_whose_it_is_and_whether_it_goes_back() -> None:
-    forward, both = asked(forward_only=True), asked()
+    forward, both = pass_request(forward_only=True), pass_request()
     assert (both.model_id, both.number, both.backward, forward.backward) == ("m:train:0", 3, True, False)
     assert both.size > 0
     with pytest.raises(InvalidValue):
@@ -64,25 +66,35 @@ def test_a_pass_says_whose_it_is_and_whether_it_goes_back() -> None:
 
 def test_numbers_of_a_loss_are_those_that_were_given() -> None:
     second = proto.LossConfigValue(number=1.5)
-    given = asked("ppo", loss_fn_config={"clip_low_threshold": 0.5}, loss_fn_config_v2={"clip_high_threshold": second})
-    assert given.arguments["loss_fn"] == "ppo"
-    assert given.arguments["config"] == {"clip_low_threshold": 0.5, "clip_high_threshold": 1.5}
-    assert asked("dro").arguments == {"loss_fn": "dro", "config": {}}
+    request = pass_request(
+        "ppo", loss_fn_config={"clip_low_threshold": 0.5}, loss_fn_config_v2={"clip_high_threshold": second}
+    )
+    assert request.arguments["loss_fn"] == "ppo"
+    assert request.arguments["config"] == {"clip_low_threshold": 0.5, "clip_high_threshold": 1.5}
+    assert pass_request("dro").arguments == {"loss_fn": "dro", "config": {}}
     wrong = {"clip_low_threshold": proto.LossConfigValue(text="low")}
-    for call in (asked("gspo"), asked("ppo", loss_fn_config_v2=wrong), asked("ppo", loss_fn_config={"beta": 1.0})):
+    for call in (
+        pass_request("gspo"),
+        pass_request("ppo", loss_fn_config_v2=wrong),
+        pass_request("ppo", loss_fn_config={"beta": 1.0}),
+    ):
         with pytest.raises(InvalidValue):
             _ = call.arguments
 
 
 def test_datums_have_their_tokens_targets_and_inputs() -> None:
     inputs = {"target_tokens": longs(2, 3), "logprobs": floats(-0.5, -1.0), "advantages": floats(1.0, -1.0)}
-    (one,) = read(datum([text(1), text(2)], **inputs), loss="importance_sampling")
-    assert (one.tokens.tolist(), one.targets.tolist()) == ([1, 2], [2, 3])
-    assert {name: values.tolist() for name, values in one.inputs.items()} == {
+    (datum_,) = read(datum([text(1), text(2)], **inputs), loss="importance_sampling")
+    assert (datum_.tokens.tolist(), datum_.targets.tolist()) == ([1, 2], [2, 3])
+    assert {name: values.tolist() for name, values in datum_.inputs.items()} == {
         "logprobs": [-0.5, -1.0],
         "advantages": [1.0, -1.0],
     }
-    assert (one.tokens.dtype, one.targets.dtype, one.inputs["logprobs"].dtype) == (np.int32, np.int32, np.float32)
+    assert (datum_.tokens.dtype, datum_.targets.dtype, datum_.inputs["logprobs"].dtype) == (
+        np.int32,
+        np.int32,
+        np.float32,
+    )
     (plain,) = read(GOOD)
     assert plain.inputs["weights"].tolist() == [1.0, 1.0], "each target counts where nothing says how much"
 
@@ -108,8 +120,8 @@ def test_a_datum_is_refused_with_its_place() -> None:
 
 
 def test_the_longest_datum_and_the_last_token_are_taken() -> None:
-    (one,) = read(datum([text(1, 2, 3, VOCABULARY - 1)], target_tokens=longs(2, 3, 4, VOCABULARY - 1)))
-    assert len(one.tokens) == LONGEST
+    (datum_,) = read(datum([text(1, 2, 3, VOCABULARY - 1)], target_tokens=longs(2, 3, 4, VOCABULARY - 1)))
+    assert len(datum_.tokens) == LONGEST
     (single,) = read(datum([text(0)], target_tokens=floats(5.0)))
     assert single.targets.tolist() == [5]
 
@@ -145,9 +157,9 @@ def test_what_is_no_dense_row_is_refused() -> None:
 def test_named_samples_are_each_named_once() -> None:
     span = proto.ProvenanceSpan(sampled_tokens=proto.SampledProvenanceSpan(sequence_id="s1"))
     other = proto.ProvenanceSpan(sampled_tokens=proto.SampledProvenanceSpan(sequence_id="s2"))
-    one = proto.Datum(model_input_spans=[span, proto.ProvenanceSpan()], loss_fn_input_spans=[other, span])
-    assert asked(datums=[one, one]).samples == ["s1", "s2"]
-    assert asked(datums=[GOOD]).samples == []
+    datum_ = proto.Datum(model_input_spans=[span, proto.ProvenanceSpan()], loss_fn_input_spans=[other, span])
+    assert pass_request(datums=[datum_, datum_]).samples == ["s1", "s2"]
+    assert pass_request(datums=[GOOD]).samples == []
 
 
 NAMES = st.text(st.characters(codec="ascii"), min_size=1, max_size=127)
@@ -170,35 +182,35 @@ def test_what_begins_otherwise_has_no_number(begin: bytes) -> None:
 def test_a_long_name_or_number_is_not_read() -> None:
     long = proto.ForwardBackwardRequest(model_id="m" * 127 + "\x10", seq_id=1).SerializeToString()
     assert call_at(long) is None
-    assert call_at(b"\x0a\x80" + b"m" * 128 + b"\x10\x01") is None, "its length goes on"
+    assert call_at(b"\x0a\x80" + b"m" * 128 + b"\x10\x01") is None, "its length continues"
     assert call_at(b"\x0a\x01a\x10" + b"\x80" * 10 + b"\x01") is None
     assert call_at(b"\x0a\x01a\x10" + b"\x80" * 9 + b"\x01") == ("a", 1 << 63)
 
 
 def test_a_pass_says_the_log_probs_of_each_datum() -> None:
-    said = proto.ForwardBackwardOutput()
-    said.ParseFromString(pass_output(np.array([-1, -2, -3], np.float32), [2, 1], {"loss": 0.5}))
-    (record,) = said.loss_fn_outputs
+    output = proto.ForwardBackwardOutput()
+    output.ParseFromString(pass_output(np.array([-1, -2, -3], np.float32), [2, 1], {"loss": 0.5}))
+    (record,) = output.loss_fn_outputs
     column = record.fields["logprobs"]
-    assert (said.loss_fn_output_type, record.type_tag, record.num_datums) == ("ArrayRecord", "ArrayRecord", 2)
+    assert (output.loss_fn_output_type, record.type_tag, record.num_datums) == ("ArrayRecord", "ArrayRecord", 2)
     assert np.frombuffer(column.data, "<f4").tolist() == [-1, -2, -3]
     assert np.frombuffer(column.offsets, "<i8").tolist() == [0, 8, 12]
-    assert (column.dtype, dict(said.metrics)) == (proto.DTYPE_FLOAT32, {"loss": 0.5})
+    assert (column.dtype, dict(output.metrics)) == (proto.DTYPE_FLOAT32, {"loss": 0.5})
 
 
-def made(stop: StopReason, *tokens: int) -> Trajectory:
-    one = Trajectory("s", EMPTY_TOKENS, stop=stop)
-    one._tokens.add(np.array(tokens, np.int32))
-    one._log_probs.add(np.full(len(tokens), -0.5, np.float32))
-    return one
+def sampled(stop: StopReason, *tokens: int) -> Trajectory:
+    trajectory = Trajectory("s", EMPTY_TOKENS, stop=stop)
+    trajectory._tokens.add(np.array(tokens, np.int32))
+    trajectory._log_probs.add(np.full(len(tokens), -0.5, np.float32))
+    return trajectory
 
 
 def test_samples_say_their_tokens_and_how_they_ended() -> None:
-    said = proto.SampleResponse()
-    said.ParseFromString(sample_output([made(StopReason.STOP, 1, 2), made(StopReason.LENGTH, 3)], None))
-    assert [np.frombuffer(one.tokens, "<i4").tolist() for one in said.sequences] == [[1, 2], [3]]
-    assert [np.frombuffer(one.logprobs, "<f4").tolist() for one in said.sequences] == [[-0.5, -0.5], [-0.5]]
-    assert [one.stop_reason for one in said.sequences] == [proto.STOP_REASON_STOP, proto.STOP_REASON_LENGTH]
-    assert said.prompt_logprobs == b""
-    said.ParseFromString(sample_output([], np.array([np.nan, -1], np.float32)))
-    assert np.frombuffer(said.prompt_logprobs, "<f4")[1:].tolist() == [-1]
+    output = proto.SampleResponse()
+    output.ParseFromString(sample_output([sampled(StopReason.STOP, 1, 2), sampled(StopReason.LENGTH, 3)], None))
+    assert [np.frombuffer(sequence.tokens, "<i4").tolist() for sequence in output.sequences] == [[1, 2], [3]]
+    assert [np.frombuffer(sequence.logprobs, "<f4").tolist() for sequence in output.sequences] == [[-0.5, -0.5], [-0.5]]
+    assert [sequence.stop_reason for sequence in output.sequences] == [proto.STOP_REASON_STOP, proto.STOP_REASON_LENGTH]
+    assert output.prompt_logprobs == b""
+    output.ParseFromString(sample_output([], np.array([np.nan, -1], np.float32)))
+    assert np.frombuffer(output.prompt_logprobs, "<f4")[1:].tolist() == [-1]

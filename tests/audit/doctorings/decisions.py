@@ -93,7 +93,7 @@ VERDICTS = (
     row(
         "rejected before one that was asked for earlier had ended",
         move(the("reward.assigned", sample="train-0-000000-s2"), before=following(the("group.rejected"))),
-        found=(the("group.accepted", group="train-0-000000"),),
+        located=(the("group.accepted", group="train-0-000000"),),
         log="failing",
     ),
 )
@@ -176,7 +176,7 @@ COMMITTED = the("step.committed")
 
 
 def trained_twice(log: Doctored) -> list[Record]:
-    """The second batch has a sample of the first in the place of its first."""
+    """The second batch has a sample of the first instead of its own first."""
     first, second = SEALED(log).event, SECOND(log)
     second.event["samples"][0], second.event["groups"][0] = first["samples"][0], first["groups"][0]
     return [second]

@@ -78,11 +78,11 @@ def passed_over(log: Doctored) -> list[Record]:
 
 
 def inbox(*keys: str) -> Doctor:
-    """Prompts with these keys, from outside. The first that is said lies last."""
+    """Write prompts with these keys, from outside. The first one comes last."""
 
     def doctor(log: Doctored) -> list[Record]:
-        said = [again(FIRST, after=MEAN, group="x", source={"path": "inbox", "key": key})(log) for key in keys]
-        return said[0]
+        records = [again(FIRST, after=MEAN, group="x", source={"path": "inbox", "key": key})(log) for key in keys]
+        return records[0]
 
     return doctor
 
@@ -146,7 +146,7 @@ PROMPTS = (
     row("one skipped", drop(REJECTED), (SECOND,), (1,)),
     row("two skipped", drop(FIRST, REJECTED), (SECOND,), (0, 1)),
     row("a refused one skipped", drop(FIRST), (REJECTED,), (0,)),
-    row("a line that is no object", again(REJECTED, source={"offset": -1}), ()),
+    row("a line that is not an object", again(REJECTED, source={"offset": -1}), ()),
     row("one of a set refused", again(REJECTED, dataset="held"), (), counts={"refused": 4, "drawn": 17}),
     row("drawn twice", again(SECOND, group="x"), names=(2, 3)),
     row("refused what was drawn", again(REJECTED, source={"offset": 0}), names=(0, 2)),
@@ -180,10 +180,10 @@ ARCHIVE = (
     row("joined", segments((1, 10), (11, 20)), (), counts={"segments": 2, "positions": 20}),
     row("a beginning that is missing", segments((2, 10)), names=(2,)),
     row("another archive", segments((1, 10), (1, 20), urls=("a/", "b/"), numbers=(1, 1)), ()),
-    row("goes on in another archive", segments((1, 10), (12, 20), urls=("a/", "b/")), ()),
+    row("continues in another archive", segments((1, 10), (12, 20), urls=("a/", "b/")), ()),
     row("a first one that nobody spoke of", segments((31, 40), numbers=(3,)), ()),
     row("segments that nobody spoke of", segments((1, 10), (31, 40), numbers=(1, 4)), ()),
-    row("sealed before it was said", segments((1, 10), (11, 368)), names=(11, 368)),
+    row("sealed before it was written", segments((1, 10), (11, 368)), names=(11, 368)),
     row("sealed up to the record before", segments((1, 10), (11, 367)), ()),
     row("backwards", segments((1, 10), (11, 10))),
     row("of one record", segments((1, 10), (11, 11)), ()),

@@ -39,14 +39,14 @@ def rests(length: int = 0, sample: str = S, attempt: int = 0) -> RolloutSuspende
 
 def attempts(end: Any, *numbers: int) -> Doctor:
     """A further sample of the group that is asked for, and once more after each end, with these attempts."""
-    asked = the("rollout.requested", sample=OTHER_S)
+    request = the("rollout.requested", sample=OTHER_S)
 
     def doctor(log: Doctored) -> list[Any]:
-        made = again(ASKED, sample=OTHER_S)(log)
+        again_ = again(ASKED, sample=OTHER_S)(log)
         for before, attempt in pairwise((0, *numbers)):
-            ended = say(end(sample=OTHER_S, attempt=before), lambda _, last=made[0]: last)(log)
-            made = again(asked, after=lambda _, last=ended[0]: last, attempt=attempt)(log)
-        return made
+            ended = say(end(sample=OTHER_S, attempt=before), lambda _, last=again_[0]: last)(log)
+            again_ = again(request, after=lambda _, last=ended[0]: last, attempt=attempt)(log)
+        return again_
 
     return doctor
 
@@ -86,8 +86,8 @@ ROLLOUTS = (
     row("ended twice", again(DONE), names=(position(DONE),)),
     row("failed after the end", say(failed(), DONE), names=(position(DONE),)),
     row("of another attempt", change(CHUNKS[1], attempt=1), names=(1, 0)),
-    row("goes on after it failed", say(failed(), ASKED), (CHUNKS[0],), names=("failed",)),
-    row("goes on while it rests", say(rests(8), CHUNKS[0]), (CHUNKS[1],), names=("suspended",)),
+    row("continues after it failed", say(failed(), ASKED), (CHUNKS[0],), names=("failed",)),
+    row("continues while it rests", say(rests(8), CHUNKS[0]), (CHUNKS[1],), names=("suspended",)),
     row("failed without a reason", also(say(failed(""), ASKED), CHUNKS[0])),
     row("a further sample of nobody's", again(FURTHER, rollout="x-s0"), log="turns"),
     row(

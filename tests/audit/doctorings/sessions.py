@@ -21,7 +21,7 @@ SHARED = SAMPLING.max_new_tokens
 
 
 def times(count: int, doctor: Doctor) -> Doctor:
-    """What it touched is found so often."""
+    """Repeat each touched record this number of times in the findings."""
 
     def doctored(log: Doctored) -> list[Record]:
         return doctor(log) * count
@@ -61,7 +61,7 @@ TABLE = (
     row("a turn that extends nothing", times(2, again(TURN, index=99, extends=98)), names=()),
     row("a turn with another prompt", times(2, again(TURN, index=99, observed={"n": 1, "data": b"\0" * 4}))),
     row("a turn of another generation", times(2, again(TURN, index=99, agent={"call": "x"}))),
-    row("a turn of a generation that went on from another turn", change(ASKED, after=[S, 7, 3]), (SECOND,) * 2),
+    row("a turn of a generation that continued another turn", change(ASKED, after=[S, 7, 3]), (SECOND,) * 2),
     row("a turn whose request has more of another's than there is", change(SECOND, agent={"shares": [0, 10**6, 1]})),
     row("a turn with other log-probs", change(TURN, log_probs=flipped), names=(f"turn-0-{S}-s0",)),
     row("a turn with other tokens", change(TURN, tokens=flipped)),

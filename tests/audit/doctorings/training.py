@@ -66,7 +66,7 @@ STEPS = (
         (),
         counts={"restored": 1, "steps after an approximate optimizer": 2},
     ),
-    row("a trainer that goes on from an older version", restored(2, published(3)), names=("v2", "v3")),
+    row("a trainer that continues from an older version", restored(2, published(3)), names=("v2", "v3")),
     row("approximate weights", restored(3, published(3), weights=Fidelity.APPROXIMATE), names=("approximate",)),
     row("an exact optimizer of another digest", restored(3, published(3), optimizer=Fidelity.EXACT)),
     row("an old actor of other weights", change(step(2), models={"old_actor v1": OTHER}), names=("old_actor v1",)),
@@ -139,7 +139,7 @@ WEIGHTS = (
     row("a checkpoint of another optimizer", change(CHECKPOINT, optimizer_digest=OTHER), names=(1,)),
     row("a checkpoint of another critic", change(CHECKPOINT, critic_digest=OTHER), names=(1,)),
     row(
-        "a checkpoint of the optimizer that a trainer went on with",
+        "a checkpoint of the optimizer that a trainer continued with",
         both(restored(2, published(2)), change(CHECKPOINT, optimizer_digest=OTHER)),
         (),
     ),

@@ -173,7 +173,7 @@ def surroundings(folder: Path) -> Iterator[None]:
 
 
 def output_of(name: str, folder: Path) -> str:
-    """What the command prints, in a folder made by `prepare`."""
+    """Return what the command prints, in a folder made by `prepare`."""
     parts = [_printed(line, folder) for line in (f"{name} --help", *LINE_COMMANDS[name])]
     if name == "doctor":
         with contextlib.redirect_stdout(io.StringIO()) as out:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from contextlib import AsyncExitStack
 from typing import Any
@@ -29,7 +28,7 @@ WAYS: dict[str, dict[str, Any]] = {"--deterministic-mode": {"deterministic_mode"
 def kill(ranks: LocalRanks) -> None:
     """kill -9 of the rank's process."""
     for process in ranks._processes:
-        process._process.send_signal(signal.SIGKILL)
+        process._child.kill()
 
 
 async def run(scene: Scene, name: str) -> None:

@@ -121,7 +121,7 @@ KINDS: dict[str, tuple[Reason, Callable[[Scene], Write]]] = {
         Reason.MESSAGE_ID, lambda s: _on(s, encode(s.event), Nats_Msg_Id=s.chance.randbytes(8).hex()),
     ),
     "a subject with too few tokens": (Reason.NO_EVENT, lambda s: _below(s, b"NOUN.VERB")),
-    "a subject that is no text": (Reason.NO_EVENT, lambda s: _below(s, b"NOUN.VERB.\xff\xfe\x01")),
+    "a subject that is not text": (Reason.NO_EVENT, lambda s: _below(s, b"NOUN.VERB.\xff\xfe\x01")),
     "a subject that is a filter": (Reason.NO_EVENT, lambda s: _below(s, b"NOUN.*.>")),
     "headers like a server's answer": (
         Reason.NO_EVENT,

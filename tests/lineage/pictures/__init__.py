@@ -40,7 +40,7 @@ def group(
     """A group of that file."""
     return Group(
         group=name, run=run, dataset="train", purpose=Purpose.TRAIN, source=Source(path=path, line=7), label=None,
-        text=f"<{name}> " + "x" * 400, submitted_at=0, samples=tuple(one.sample for one in samples), step=step,
+        text=f"<{name}> " + "x" * 400, submitted_at=0, samples=tuple(sample.sample for sample in samples), step=step,
     )  # fmt: skip
 
 
@@ -56,21 +56,21 @@ def samples(group_name: str, rewards: Sequence[float | None], **fields: Any) -> 
 
 
 def reward(value: float | None, failure: str | None = None) -> Reward:
-    """As a grader gives it."""
+    """Return a reward as a grader records it."""
     return Reward(grader="exact", grader_digest="", value=value, failure=failure)
 
 
 def step(number: int, groups: Sequence[Group], rewards: Sequence[float], *, committed: bool = True) -> Step:
     """One with these groups."""
     return Step(
-        step=number, run=RUN, parent=number, version=number + 1, groups=tuple(one.group for one in groups),
-        samples=tuple(name for one in groups for name in one.samples), rewards=tuple(rewards), oldest_version=0,
+        step=number, run=RUN, parent=number, version=number + 1, groups=tuple(each.group for each in groups),
+        samples=tuple(name for each in groups for name in each.samples), rewards=tuple(rewards), oldest_version=0,
         batch_digest=f"{number:064x}"[::-1], sealed_at=1, committed_at=2 if committed else None,
     )  # fmt: skip
 
 
 def many_steps(count: int, each: int = 1) -> Lineage:
-    """So many steps of a group of `each` samples, asked for as all that the newest version comes of."""
+    """Build `count` steps of a group of `each` samples, as the ancestry of the newest version."""
     members = [samples(f"g{number}", [number / count] * each, step=number) for number in range(count)]
     groups = [group(f"g{number}", of, step=number) for number, of in enumerate(members)]
     return Lineage(
@@ -88,7 +88,7 @@ def many_steps(count: int, each: int = 1) -> Lineage:
 
 
 def many_samples(count: int) -> Lineage:
-    """So many samples, each of a group of its own, that one step has."""
+    """Build `count` samples of one step, each of a group of its own."""
     members = [samples(f"g{number}", [number / 8 - 1.0], step=0, trained_into=1) for number in range(count)]
     groups = [group(f"g{number}", of, step=0, path=f"/data/{number % 3}.jsonl") for number, of in enumerate(members)]
     return Lineage(
@@ -107,7 +107,7 @@ def many_samples(count: int) -> Lineage:
 
 
 def few_samples() -> Lineage:
-    """Of what there can be of a sample: one under way, a failed and an ungraded one, one of another run's."""
+    """Build samples of several states: one under way, a failed and an ungraded one, one of another run's."""
     kept = JoinedRun(run=RUN, where="here", parent=PARENT, version=2)
     mask, advantage = Mask(tokens=10, trained=7, ranges=((0, 7),)), Advantage(estimator="grpo", first=0.12345, last=0.1)
     later = (VersionRange(run=RUN, first=6, last=8),)

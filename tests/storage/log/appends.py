@@ -9,14 +9,14 @@ from storage.log import Append, EventLog, Fence, Recorded, Subjects
 from tests import made
 
 
-def said(log: EventLog, event: Event, producer: str = "test") -> Envelope:
+def envelope_of(log: EventLog, event: Event, producer: str = "test") -> Envelope:
     return enclose(log.run, event, at=1, producer=producer)
 
 
 def reward(log: EventLog, sample: str, value: float = 1.0, fence: Fence | None = None) -> Append:
     """One event there can be for a sample; its value is not part of its id."""
     event = made.assigned(sample, group="g", value=value, grader="test", grader_digest="d")
-    return Append(said(log, event), fence)
+    return Append(envelope_of(log, event), fence)
 
 
 def chunk(
@@ -31,12 +31,12 @@ def chunk(
         spans=(WeightSpan(start, start + tokens, 0),),
         engine=by,
     )
-    return Append(said(log, event, producer=by), fence)
+    return Append(envelope_of(log, event, producer=by), fence)
 
 
 def failure(log: EventLog, sample: str, fence: Fence | None = None) -> Append:
     event = made.failed(sample, group="g", message="no")
-    return Append(said(log, event), fence)
+    return Append(envelope_of(log, event), fence)
 
 
 async def everything(log: EventLog, start: int = 1, subject: Subjects = None) -> list[Recorded]:

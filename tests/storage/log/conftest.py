@@ -32,7 +32,7 @@ Open = Callable[[], Awaitable[EventLog]]
 
 @dataclass(frozen=True)
 class Backend:
-    """Where the test's log is. url: None for memory."""
+    """Describe where the log of a test is. url: None for memory."""
 
     url: str | None = None
     replicas: int = 1

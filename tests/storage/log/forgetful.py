@@ -17,8 +17,8 @@ LATER = "later"
 
 
 class ForgetfulLog(JetStreamLog):
-    """archive: its folder. queues: of the run, over all logs of a test; what they still need stays. LATER stands for
-    one that is made later. one_by_one: a run has one archivist.
+    """archive: its folder. queues: of the run, over all logs of a test; what they still need stays. LATER: made later.
+    one_by_one: a run has one archivist.
     """
 
     archive: str

@@ -1,4 +1,4 @@
-"""What a cluster adds: the log goes on while a node is gone, and nothing that was acked is lost with it."""
+"""Test what a cluster adds: the log continues while a node is gone, and no acked event is lost with it."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ async def _check(traffic: Traffic, log: JetStreamLog) -> None:
     assert traffic.followed == sorted(where) == list(range(1, len(stored) + 1))
     assert traffic.taken == set(where)
     for sample, positions in traffic.acked.items():
-        said = [(where[p].entity(), where[p].start) for p in positions]  # type: ignore[attr-defined]
-        assert said == [(sample, i) for i in range(3)]
+        moved = [(where[p].entity(), where[p].start) for p in positions]  # type: ignore[attr-defined]
+        assert moved == [(sample, i) for i in range(3)]
     assert len(traffic.acked) * 3 == len(stored) == len({recorded.envelope.id for recorded in stored})
 
 
@@ -118,14 +118,14 @@ async def test_nothing_acked_is_lost_and_everything_goes_on_while_nodes_are_kill
 
 
 async def test_without_a_majority_it_waits_and_says_so(own: NatsCluster) -> None:
-    said: list[str] = []
-    log = await JetStreamLog.open(own.url, "r", replicas=3, retry_s=WITHIN_S, on_wait=said.append)
+    notices: list[str] = []
+    log = await JetStreamLog.open(own.url, "r", replicas=3, retry_s=WITHIN_S, on_wait=notices.append)
     await log.append([reward(log, "a")])
     for node in (0, 1, 2):
         await own.kill(node)
     appending = asyncio.create_task(log.append([reward(log, "b")]))
     reading = asyncio.create_task(everything(log))
-    await until(lambda: any(f"waiting for NATS at {own.url}" in line for line in said))
+    await until(lambda: any(f"waiting for NATS at {own.url}" in line for line in notices))
     assert not appending.done()
     assert not reading.done()
     async with asyncio.timeout(WITHIN_S):
@@ -172,8 +172,8 @@ async def test_a_lagging_replica_is_asked_again(cluster: NatsCluster, monkeypatc
     direct_get, behind = log.connection.direct_get, [2, 0, 0]
 
     async def lagging(stream: str, body: dict[str, object]) -> list[object]:
-        found = await direct_get(stream, body)
-        return found[: behind.pop(0)] if behind else found
+        answer = await direct_get(stream, body)
+        return answer[: behind.pop(0)] if behind else answer
 
     monkeypatch.setattr(log.connection, "direct_get", lagging)
     assert [r.position for r in await everything(log)] == [1, 2, 3, 4, 5]

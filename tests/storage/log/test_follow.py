@@ -36,14 +36,14 @@ async def test_a_follower_hands_over_each_event_once(log: EventLog, every_s: flo
 
 
 async def test_a_follower_reads_ahead_no_further_than_it_may(log: EventLog) -> None:
-    wanted = await log.append([reward(log, name) for name in "abcdefg"])
+    positions = await log.append([reward(log, name) for name in "abcdefg"])
     async with asyncio.timeout(60), Follower(log, read_ahead=3) as follower:
-        found = [await follower.next(wait_s=20.0)]
+        blocks = [await follower.next(wait_s=20.0)]
         while not follower.caught_up:
             await asyncio.sleep(0.02)
-            found.append(await follower.next(wait_s=20.0))
-    assert [recorded.position for some in found for recorded in some] == wanted
-    assert max(map(len, found)) <= 3
+            blocks.append(await follower.next(wait_s=20.0))
+    assert [recorded.position for some in blocks for recorded in some] == positions
+    assert max(map(len, blocks)) <= 3
 
 
 @pytest.mark.parametrize("limit", [{"read_ahead": 3}, {"read_ahead_bytes": 300}])
@@ -83,4 +83,4 @@ async def test_it_has_caught_up_at_the_last_event_of_all_its_subjects_that_was_t
         (second,) = await follower.next(wait_s=20.0)
         assert follower.caught_up
         (third,) = await follower.next(wait_s=20.0)
-    assert [follower.is_history(one) for one in (first, second, third)] == [True, True, False]
+    assert [follower.is_history(follower_event) for follower_event in (first, second, third)] == [True, True, False]

@@ -1,4 +1,6 @@
-"""Records on a run's stream that are no events: nobody is given them, no writer loses to them, and all are named."""
+"""Test records on a run's stream that are not events: no reader gets them, no writer fails by them, and all
+are named.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from tests.storage.waiting import done_up_to, taken
 
 Strange = Callable[[Write], Awaitable[int]]
 
-NOT_AS_PLAIN = {"a subject that is no text"}
+NOT_AS_PLAIN = {"a subject that is not text"}
 """What nats-py itself cannot be given."""
 
 
@@ -82,9 +84,9 @@ async def test_every_kind_is_kept_and_named_and_nothing_else(opened: Open, stran
     for each in (log, await opened()):
         assert [r.position for r in await everything(each)] == events
         assert (await each.position(), await each.end()) == (events[-1], len(events) + len(writes))
-        found = await records(each)
-        assert [r.position for r in found] == list(range(1, len(events) + len(writes) + 1))
-        for record in found:
+        kept = await records(each)
+        assert [r.position for r in kept] == list(range(1, len(events) + len(writes) + 1))
+        for record in kept:
             if record.position in writes:
                 kind, write = writes[record.position]
                 assert isinstance(record, ForeignRecord), kind
@@ -94,11 +96,11 @@ async def test_every_kind_is_kept_and_named_and_nothing_else(opened: Open, stran
                 assert isinstance(log, ForgetfulLog) or record.subject == f"slime.{log.run}.{subject}"
             else:
                 assert isinstance(record, Recorded)
-        for wanted in (about(log.run, "reward", "a"), of_type(log.run, "reward.assigned"), every_event(log.run)):
-            assert all(isinstance(r, Recorded) for r in await everything(each, subject=wanted))
-            last = await each.last(wanted)
+        for filter_ in (about(log.run, "reward", "a"), of_type(log.run, "reward.assigned"), every_event(log.run)):
+            assert all(isinstance(r, Recorded) for r in await everything(each, subject=filter_))
+            last = await each.last(filter_)
             assert last is not None
-            assert last.position == (1 if wanted.endswith(".a") else events[-1])
+            assert last.position == (1 if filter_.endswith(".a") else events[-1])
         named = reward(log, "a").envelope.subject
         assert {s: r.position for s, r in (await each.last_of_each([named, named + "x"])).items()} == {named: 1}
 
@@ -106,20 +108,20 @@ async def test_every_kind_is_kept_and_named_and_nothing_else(opened: Open, stran
 async def test_a_follower_and_a_taker_pass_them_by(opened: Open, strange: Strange, backend: Backend) -> None:
     log, writer = await opened(), await opened()
     taker = await log.consume("q", of_type(log.run, "reward.assigned"))
-    given, follower = [], aiter(log.read(follow=True))
+    positions, follower = [], aiter(log.read(follow=True))
     for number, kind in enumerate(_kinds(backend)):
         await strange(make(kind, scene(log, seed=number)))
         (position,) = await writer.append([reward(writer, f"s{number}")])
         recorded = await anext(follower)
         assert recorded.position == position
-        given.append(position)
+        positions.append(position)
     await strange(make("random bytes", scene(log, "s0")))
-    deliveries = await taken(taker, len(given))
-    assert [delivery.recorded.position for delivery in deliveries] == given
+    deliveries = await taken(taker, len(positions))
+    assert [delivery.recorded.position for delivery in deliveries] == positions
     for delivery in deliveries:
         await delivery.done()
     assert await taker.take(1, 0.3) == []
-    await done_up_to(log, "q", given[-1])
+    await done_up_to(log, "q", positions[-1])
     await taker.close()
 
 
@@ -193,7 +195,7 @@ async def test_an_event_that_is_sent_again_is_not_there_twice(
     await log.append([reward(log, "a")])
     await log.append([chunk(log, "a", 0), chunk(log, "a", 4), reward(log, "b")])
     await asyncio.sleep(0.5)
-    sent = [one.head.partition(b"\r\nNats-Stream: ")[0] + b"\r\n\r\n" for one in await log._stream.page(1, 4)]
+    sent = [answer.head.partition(b"\r\nNats-Stream: ")[0] + b"\r\n\r\n" for answer in await log._stream.page(1, 4)]
     async with RawWriter(server.url) as writer:
         for number, recorded in enumerate(await everything(log)):
             with contextlib.suppress(AssertionError, TimeoutError):
@@ -270,8 +272,10 @@ async def test_a_log_is_restored_with_them(opened: Open, strange: Strange, backe
     await log.restore(everyone)  # type: ignore[attr-defined]
     again = await records(await opened())
     assert [(r.position, r.data) for r in again] == [(r.position, r.data) for r in everyone]
-    subjects = [(one.subject, was.subject) for one, was in zip(again, everyone, strict=True) if "*" not in was.subject]
-    assert all(one == was for one, was in subjects)
+    subjects = [
+        (restored.subject, was.subject) for restored, was in zip(again, everyone, strict=True) if "*" not in was.subject
+    ]
+    assert all(subject == was for subject, was in subjects)
     assert [r.position for r in again if isinstance(r, Recorded)] == [r.position for r in was.records]
     assert await log.append([reward(log, "b"), reward(log, "c")]) == [was.records[2].position, len(everyone) + 1]
     with pytest.raises(Conflict):

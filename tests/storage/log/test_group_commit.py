@@ -197,8 +197,8 @@ async def test_callers_of_one_batch_cannot_get_past_each_others_fences(log: Even
 
 async def test_the_same_event_from_two_callers_is_one(log: EventLog) -> None:
     async with GroupCommit(log) as commit:
-        one, two = await asyncio.gather(commit.append([reward(log, "a")]), commit.append([reward(log, "a")]))
-    assert one == two == [1]
+        first, two = await asyncio.gather(commit.append([reward(log, "a")]), commit.append([reward(log, "a")]))
+    assert first == two == [1]
 
 
 async def test_too_large_an_event_fails_its_caller_alone(log: EventLog) -> None:

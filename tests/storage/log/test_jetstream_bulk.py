@@ -38,7 +38,7 @@ async def filled(stream: JetStreamLog, monkeypatch: pytest.MonkeyPatch) -> JetSt
 
 
 async def _bulk(log: JetStreamLog, start: int, end: int) -> list[int]:
-    return [found.position async for some in read_bulk(log._stream, start, end) for found in some]
+    return [recorded.position async for some in read_bulk(log._stream, start, end) for recorded in some]
 
 
 async def _pages(log: JetStreamLog, monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
@@ -63,17 +63,17 @@ async def test_its_blocks_fold_to_the_same_state(
     state = RunState(run=filled.run)
     for recorded in await everything(filled):
         apply(state, recorded)
-    found = [block async for block in filled.event_blocks(1, b"", 25)]
-    assert [(block.first, block.last) for block in found] == [(1, 25), (26, 50), (51, COUNT)]
+    blocks = [block async for block in filled.event_blocks(1, b"", 25)]
+    assert [(block.first, block.last) for block in blocks] == [(1, 25), (26, 50), (51, COUNT)]
     assert await fold(filled) == state
-    rest = [block async for block in filled.event_blocks(26, found[0].chain, 25)]
-    assert [(block.first, block.chain) for block in rest] == [(s.first, s.chain) for s in found[1:]]
+    rest = [block async for block in filled.event_blocks(26, blocks[0].chain, 25)]
+    assert [(block.first, block.chain) for block in rest] == [(s.first, s.chain) for s in blocks[1:]]
 
 
 async def test_what_breaks_in_the_middle_goes_on_in_pages(
     filled: JetStreamLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted, receive, came = await _pages(filled, monkeypatch), pull._Bulk._receive, 0
+    by_pages, receive, came = await _pages(filled, monkeypatch), pull._Bulk._receive, 0
 
     def loses_one(self: pull._Bulk, *message: object) -> None:
         nonlocal came
@@ -86,7 +86,7 @@ async def test_what_breaks_in_the_middle_goes_on_in_pages(
     with pytest.raises(Away, match="arrived instead"):
         await _bulk(filled, 1, COUNT)
     came = 0
-    assert await everything(filled) == wanted
+    assert await everything(filled) == by_pages
 
 
 def _sent(position: int, *, subject: bytes = b"slime.r.x.y.z", sid: int = 7, consumer: str = "c") -> bytes:
@@ -117,7 +117,7 @@ _STATUS = b"NATS/1.0 409 Batch Completed\r\n\r\n"
 @pytest.mark.parametrize("missing", [0, 1, 60, 100])
 async def test_messages_in_a_row_are_taken_as_each_by_itself(middle: list[bytes], missing: int) -> None:
     sent = b"".join([*map(_sent, (1, 2, 3)), *middle, *map(_sent, (6, 7))])[: -missing or None]
-    found = []
+    states = []
     for in_rows, cut in ((True, 1 << 20), (True, 150), (False, 150), (False, 1 << 20)):
         client = Silent()
         bulk = pull._Bulk(SimpleNamespace(connection=SimpleNamespace(client=client), name="SLIME_r"), "c", 1, 9)  # type: ignore[arg-type]
@@ -125,9 +125,9 @@ async def test_messages_in_a_row_are_taken_as_each_by_itself(middle: list[bytes]
         client.register("_INBOX.other", 8, lambda *_: None)
         for at in range(0, len(sent), cut):
             await client._ps.parse(sent[at : at + cut])
-        found.append((bulk._received, bulk._next, bulk._failure, bytes(client._ps.buf)))
-    assert len(found[0][0]) >= 3
-    assert found == [found[0]] * 4
+        states.append((bulk._received, bulk._next, bulk._failure, bytes(client._ps.buf)))
+    assert len(states[0][0]) >= 3
+    assert states == [states[0]] * 4
 
 
 async def _consumers(log: JetStreamLog) -> list[str]:
@@ -158,6 +158,6 @@ async def test_a_closed_log(filled: JetStreamLog) -> None:
 async def test_nothing_is_left_behind(filled: JetStreamLog) -> None:
     await _bulk(filled, 1, COUNT)
     assert len(filled.connection.client.takers) == 1
-    async with asyncio.timeout(60):  # the server is told, and not waited for
+    async with asyncio.timeout(60):  # the server gets the message, and nobody waits for it
         while await _consumers(filled):  # noqa: ASYNC110
             await asyncio.sleep(0.01)

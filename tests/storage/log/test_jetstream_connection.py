@@ -72,7 +72,7 @@ async def test_one_whose_server_has_gone_ends_though_its_cancellation_is_lost(tm
     (again,) = (task for task in asyncio.all_tasks() if "_attempt_reconnect" in repr(task))
 
     async def close() -> None:
-        """As nats-py's, of a connection that is refused in the moment in which it is cancelled."""
+        """Close like nats-py's client of a connection that is refused at the moment it is cancelled."""
 
     connection.client.close = close
     await connection.close()

@@ -30,10 +30,10 @@ class _Told:
         return True
 
 
-@pytest.mark.parametrize(("numbers", "given"), [([1, 2], [11, 12]), ([1, 2, 4, 5], [11, 12]), ([2], []), ([], [])])
-async def test_a_follower_trusts_no_gap_and_no_broken_connection(numbers: list[int], given: list[int]) -> None:
+@pytest.mark.parametrize(("numbers", "expected"), [([1, 2], [11, 12]), ([1, 2, 4, 5], [11, 12]), ([2], []), ([], [])])
+async def test_a_follower_trusts_no_gap_and_no_broken_connection(numbers: list[int], expected: list[int]) -> None:
     pull: Any = _Told(numbers)
-    assert [pulled.position async for pulled in deliveries(pull)] == given
+    assert [pulled.position async for pulled in deliveries(pull)] == expected
 
 
 async def test_a_follower_goes_on_after_its_consumer_is_gone(stream: JetStreamLog) -> None:
@@ -72,18 +72,18 @@ async def _no_consumers(log: JetStreamLog) -> None:
 async def test_a_follower_that_ends_before_it_has_begun_leaves_nothing_behind(
     stream: JetStreamLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request, made = stream.connection.request, asyncio.Event()
+    request, made_request = stream.connection.request, asyncio.Event()
 
     async def unheard(subject: str, payload: bytes) -> Any:
         await request(subject, payload)
-        made.set()
+        made_request.set()
         await asyncio.Event().wait()
 
     position = await stream.position()
     with monkeypatch.context() as patch:
         patch.setattr(stream.connection, "request", unheard)
         reading = asyncio.ensure_future(anext(stream.read(position + 1, follow=True)))
-        await made.wait()
+        await made_request.wait()
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
     await _no_consumers(stream)

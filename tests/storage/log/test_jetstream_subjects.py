@@ -33,15 +33,15 @@ class _Server:
 async def test_a_subject_that_moves_to_the_next_answer_is_named_once(count: int, new: list[str]) -> None:
     names = [f"s{number:02d}" for number in range(count)]
     connection: Any = _Server(names, list(new))
-    found = await Stream(connection, "S", replicated=False).subjects("slime.>")
-    assert len(found) == len(set(found))
-    assert set(names) <= set(found) <= {*names, *new}
+    subjects = await Stream(connection, "S", replicated=False).subjects("slime.>")
+    assert len(subjects) == len(set(subjects))
+    assert set(names) <= set(subjects) <= {*names, *new}
 
 
 @pytest.mark.soak
 async def test_more_subjects_than_one_answer_has(stream: JetStreamLog) -> None:
-    said = [reward(stream, f"s{number}") for number in range(200_001)]
-    await append_all(stream, said)
-    found = await stream.subjects(of_type(stream.run, "reward.assigned"))
-    assert len(found) == len(said)
-    assert set(found) == {append.envelope.subject for append in said}
+    rewards = [reward(stream, f"s{number}") for number in range(200_001)]
+    await append_all(stream, rewards)
+    subjects = await stream.subjects(of_type(stream.run, "reward.assigned"))
+    assert len(subjects) == len(rewards)
+    assert set(subjects) == {append.envelope.subject for append in rewards}

@@ -1,4 +1,4 @@
-"""What only a real server can suffer: kills, restarts, damage, a full disk."""
+"""Test what only a real server can suffer: kills, restarts, damage, a full disk."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ async def test_everything_is_there_after_a_restart(own: NatsServer) -> None:
 
 
 async def test_no_acked_event_is_lost_or_doubled_by_kills(own: NatsServer) -> None:
-    """Writers go on through three SIGKILLs of the server. Half of the calls are fenced, each is of three events."""
+    """Let writers continue through three SIGKILLs of the server. Half of the calls are fenced, each is of
+    three events.
+    """
     log = await JetStreamLog.open(own.url, "r")
     own.stage_in_memory()
     acked: dict[str, list[int]] = {}
@@ -116,16 +118,16 @@ async def test_no_acked_event_is_lost_or_doubled_by_kills(own: NatsServer) -> No
 
 
 async def test_an_append_waits_for_a_server_that_is_away(own: NatsServer) -> None:
-    said: list[str] = []
-    log = await JetStreamLog.open(own.url, "r", on_wait=said.append)
+    notices: list[str] = []
+    log = await JetStreamLog.open(own.url, "r", on_wait=notices.append)
     taker = await log.consume("q", every_event("r"))
     taking = asyncio.create_task(taker.take(1, 60))
     await own.stop()
     appending = asyncio.create_task(log.append([reward(log, "a")]))
     reading = asyncio.create_task(everything(log))
-    await until(lambda: len(said) >= 3)
+    await until(lambda: len(notices) >= 3)
     await asyncio.sleep(0.6)  # longer than the longest pause between two tries: each says it once
-    assert [f"waiting for NATS at {own.url}" in line for line in said] == [True] * 3
+    assert [f"waiting for NATS at {own.url}" in line for line in notices] == [True] * 3
     assert not any(task.done() for task in (appending, reading, taking))
     await NatsServer.start(own.folder)
     async with asyncio.timeout(60):
@@ -149,7 +151,7 @@ async def test_an_append_under_way_is_tried_again_as_soon_as_the_server_is_back(
 
 
 async def test_a_taker_goes_on_over_a_broken_connection(stream: JetStreamLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As soon as it is back: neither silence nor the end of the request is waited for."""
+    """Continue at once when it is back, without waiting for silence or the end of the request."""
     monkeypatch.setattr(pull, "_SILENCE_S", 60)
     monkeypatch.setattr(consumer, "_REQUEST_S", 60)
     taker = await stream.consume("q", every_event(stream.run))

@@ -1,4 +1,4 @@
-"""Answers come off the wire whole and in order, however the bytes were cut and whatever stands between them."""
+"""Read answers off the wire whole and in order, however the bytes were cut and whatever is between them."""
 
 from __future__ import annotations
 
@@ -36,47 +36,47 @@ def _hmsg(subject: str, sid: int, head: bytes, data: bytes, reply: str = "") -> 
 
 
 def _stream() -> tuple[bytes, list[object]]:
-    """What a server sends, and what is to come of it. Some bodies look like protocol."""
-    sent, wanted = b"", list[object]()
+    """Build what a server sends and the answers to expect from it. Some bodies look like protocol."""
+    sent, expected = b"", list[object]()
     for number in range(12):
         head = f"NATS/1.0\r\nNats-Sequence: {number}\r\n\r\n".encode()
         body = b"\r\nHMSG " + INBOX.encode() + b".1 1 2 3\r\n" * (number % 3) + bytes([number]) * number
         sent += _hmsg(f"{INBOX}.{number}", 1, head, body)
-        wanted.append((f"{INBOX}.{number}".encode(), b"", Answer(head, body)))
+        expected.append((f"{INBOX}.{number}".encode(), b"", Answer(head, body)))
         match number % 4:
             case 0:
                 sent += b"PING\r\n"
-                wanted.append("ping")
+                expected.append("ping")
             case 1:
                 sent += _hmsg("other", 2, head, body, "reply.to")
-                wanted.append((2, b"reply.to", head, body))
+                expected.append((2, b"reply.to", head, body))
             case 3:
                 sent += _hmsg("slime.r.x.y.z", 1, head, body, "$JS.ACK.s.c.1.2.3.4.5")
-                wanted.append((b"slime.r.x.y.z", b"$JS.ACK.s.c.1.2.3.4.5", Answer(head, body)))
+                expected.append((b"slime.r.x.y.z", b"$JS.ACK.s.c.1.2.3.4.5", Answer(head, body)))
             case 2:
                 sent += f"MSG {INBOX}.{number} 1 {len(body)}\r\n".encode() + body + b"\r\n"
-                wanted.append((f"{INBOX}.{number}".encode(), b"", Answer(b"", body)))
-    return sent, wanted
+                expected.append((f"{INBOX}.{number}".encode(), b"", Answer(b"", body)))
+    return sent, expected
 
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_however_it_is_cut(seed: int) -> None:
-    sent, wanted = _stream()
+    sent, expected = _stream()
     client, draw = Seen(), random.Random(seed)
     while sent:
         cut = draw.randint(1, [3, 40, 4000][seed % 3])
         await client._ps.parse(sent[:cut])
         sent = sent[cut:]
-    assert client.seen == wanted
+    assert client.seen == expected
 
 
 async def test_what_is_left_of_a_lost_connection_is_forgotten() -> None:
-    sent, wanted = _stream()
+    sent, expected = _stream()
     client = Seen()
     await client._ps.parse(sent[:30])
     client._ps.reset()
     await client._ps.parse(sent)
-    assert client.seen == wanted
+    assert client.seen == expected
 
 
 def test_an_answer_says_what_it_is() -> None:

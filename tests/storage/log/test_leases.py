@@ -77,7 +77,7 @@ class Queue:
         if self.away:
             leases.look_again(start)
             return
-        floor = next((one - 1 for one in range(1, self.delivered + 2) if one not in self.done), self.delivered)
+        floor = next((number - 1 for number in range(1, self.delivered + 2) if number not in self.done), self.delivered)
         leases.looked(floor, range(max(start, floor + 1), self.delivered + 1))
 
     @property
@@ -149,7 +149,7 @@ def test_one_that_is_heard_again_in_time_keeps_what_it_holds(queue: Queue) -> No
 
 
 def test_one_that_comes_back_late_takes_nothing_from_its_heir(queue: Queue) -> None:
-    """Both name the event for a while; whoever was first in the log does it, and the other lets go."""
+    """Let both name the event for a while; the first in the log does it, and the other gives it up."""
     queue.silent.add("b")
     queue.step(CALLS + 1)
     assert len(queue.given_back) == 2
@@ -171,7 +171,7 @@ def test_what_a_live_taker_lets_go_is_given_back(queue: Queue) -> None:
 
 
 def test_what_is_done_is_not_given_back(queue: Queue) -> None:
-    """Of a lost taker, what was done below the floor; above it the server passes over it."""
+    """Redeliver nothing that a lost taker finished: below the floor it is skipped, above it the server skips it."""
     queue.finish("a", *queue.held["a"])
     queue.step()
     queue.kill("b")

@@ -1,4 +1,4 @@
-"""What an event log promises (`storage/log.py`), of every back-end."""
+"""Test the contract of event logs (`storage/log.py`) with every back-end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from schemas.rewards import RewardFailed, RewardFailureKind
 from schemas.subjects import about, every_event, everything_about, of_type
 from storage.log import MAX_BATCH, Append, Consumer, Delivery, EventLog, Fence, append_all, once
 from storage.memory_log import MemoryLog
-from tests.storage.log.appends import chunk, everything, failure, reward, said
+from tests.storage.log.appends import chunk, envelope_of, everything, failure, reward
 from tests.storage.log.conftest import Open
 from tests.storage.waiting import done_up_to, taken
 
@@ -60,7 +60,7 @@ async def test_a_wildcard_fence_is_over_every_verb_of_one_entity(log: EventLog) 
 
 
 async def test_a_fence_over_every_noun_of_one_entity(log: EventLog) -> None:
-    """As a rollout that has turns needs it: its turns, chunks, end and reward exclude each other."""
+    """Fence a rollout with turns: its turns, chunks, end and reward exclude each other."""
     all_of = everything_about(log.run, "a")
     await log.append([chunk(log, "a", 0), reward(log, "b")])
     together = [
@@ -136,8 +136,8 @@ async def test_of_racing_writers_one_wins_each_time(opened: Open, fenced: bool) 
             await asyncio.sleep(0)
         return won
 
-    one, two = await asyncio.gather(write(0), write(1))
-    assert all(a != b if fenced else a and b for a, b in zip(one, two, strict=True))
+    first, two = await asyncio.gather(write(0), write(1))
+    assert all(a != b if fenced else a and b for a, b in zip(first, two, strict=True))
     assert await writers[0].position() == 40
 
 
@@ -145,7 +145,7 @@ def _failed(log: EventLog, sample: str, fence: Fence | None) -> Append:
     event = RewardFailed(
         sample=sample, group="g", kind=RewardFailureKind.NONE, message="none", grader="test", grader_digest="d"
     )
-    return Append(said(log, event), fence)
+    return Append(envelope_of(log, event), fence)
 
 
 async def test_writers_without_fences_share_a_subject(opened: Open) -> None:
@@ -177,7 +177,7 @@ def _huge(log: EventLog, sample: str, size: int) -> Append:
     append = reward(log, sample)
     event = append.envelope.event
     big = type(event)(sample=sample, group="g", value=1.0, grader="test", grader_digest="d" * size)  # type: ignore[call-arg]
-    return Append(said(log, big))
+    return Append(envelope_of(log, big))
 
 
 async def test_append_all_splits(log: EventLog) -> None:
@@ -197,15 +197,15 @@ async def test_reading_from_a_position_with_a_filter(log: EventLog) -> None:
 
 
 async def test_reading_what_several_filters_match(opened: Open) -> None:
-    """What is there and what comes, in the order of the log."""
+    """Read past and future events in the order of the log."""
     log, other = await opened(), await opened()
-    wanted = (of_type(log.run, "reward.assigned"), about(log.run, "rollout", "s1"))
+    filters = (of_type(log.run, "reward.assigned"), about(log.run, "rollout", "s1"))
     for i in range(3):
         await log.append([reward(log, f"s{i}"), chunk(log, f"s{i}", 0), failure(log, f"s{i}")])
-    assert [r.position for r in await everything(log, 1, wanted)] == [1, 4, 5, 6, 7]
-    assert [r.position for r in await everything(log, 5, wanted)] == [5, 6, 7]
-    assert await everything(log, 8, wanted) == []
-    following = log.read(5, wanted, follow=True)
+    assert [r.position for r in await everything(log, 1, filters)] == [1, 4, 5, 6, 7]
+    assert [r.position for r in await everything(log, 5, filters)] == [5, 6, 7]
+    assert await everything(log, 8, filters) == []
+    following = log.read(5, filters, follow=True)
     async with asyncio.timeout(20):
         assert [(await anext(following)).position for _ in range(3)] == [5, 6, 7]
         await other.append([chunk(log, "s2", 4), chunk(log, "s1", 4), failure(log, "s3"), reward(log, "s3")])
@@ -224,30 +224,30 @@ async def test_the_last_event_of_a_filter(log: EventLog) -> None:
     assert await log.last(about(log.run, "rollout", "a")) is None
     await log.append([chunk(log, "a", 0), failure(log, "a"), chunk(log, "b", 0)])
     for filter_, position in ((about(log.run, "rollout", "a"), 2), (of_type(log.run, "rollout.progressed"), 3)):
-        found = await log.last(filter_)
-        assert found is not None
-        assert found.position == position
+        recorded = await log.last(filter_)
+        assert recorded is not None
+        assert recorded.position == position
     newest = await log.last(every_event(log.run))
     assert newest is not None
     assert newest.position == 3
 
 
 async def test_the_last_event_of_many_subjects(log: EventLog) -> None:
-    said = [chunk(log, f"s{number}", place) for place in (0, 4) for number in range(300)]
-    await log.append(said)
-    asked = [append.envelope.subject for append in said[:300]] + [of_type(log.run, "rollout.failed")[:-1] + "nobody"]
-    found = await log.last_of_each(asked)
-    assert {subject: one.position for subject, one in found.items()} == {
-        subject: 301 + number for number, subject in enumerate(asked[:300])
+    chunks = [chunk(log, f"s{number}", place) for place in (0, 4) for number in range(300)]
+    await log.append(chunks)
+    subjects = [append.envelope.subject for append in chunks[:300]]
+    last = await log.last_of_each([*subjects, of_type(log.run, "rollout.failed")[:-1] + "nobody"])
+    assert {subject: recorded.position for subject, recorded in last.items()} == {
+        subject: 301 + number for number, subject in enumerate(subjects)
     }
     assert await log.last_of_each([]) == {}
 
 
 async def test_the_subjects_under_a_filter_are_named_once(log: EventLog) -> None:
-    said = [chunk(log, f"s{number}", place) for place in (0, 4) for number in range(3)]
-    await log.append([*said, reward(log, "s0")])
+    chunks = [chunk(log, f"s{number}", place) for place in (0, 4) for number in range(3)]
+    await log.append([*chunks, reward(log, "s0")])
     assert sorted(await log.subjects(of_type(log.run, "rollout.progressed"))) == [
-        append.envelope.subject for append in said[:3]
+        append.envelope.subject for append in chunks[:3]
     ]
     assert await log.subjects(of_type(log.run, "rollout.failed")) == []
 
@@ -290,9 +290,9 @@ async def test_competing_takers_share_the_queue(opened: Open) -> None:
 
     async def work(number: int) -> None:
         while len(got) < 60:
-            found = await takers[number].take(7, 0.1)
-            assert len(found) <= 7
-            for delivery in found:
+            deliveries = await takers[number].take(7, 0.1)
+            assert len(deliveries) <= 7
+            for delivery in deliveries:
                 assert delivery.attempt == 1
                 got.append(delivery.recorded.position)
                 await delivery.done()
@@ -320,7 +320,7 @@ async def test_a_queue_remembers_what_was_done(opened: Open) -> None:
 
 
 async def test_a_queue_may_begin_where_another_is_done(opened: Open) -> None:
-    """What the takers of the old one hold comes at once, and so does what was done out of order."""
+    """Deliver at once what the takers of the old queue hold, and what was done out of order."""
     log = await opened()
     for name in "abcd":
         await log.append([reward(log, name), chunk(log, name, 0)])
@@ -332,8 +332,8 @@ async def test_a_queue_may_begin_where_another_is_done(opened: Open) -> None:
     done = await done_up_to(log, "old")
     assert done in (1, 2), "chunks are not in the queue, so that where they lie they may count or not"
     takers = [await log.consume("new", subject, start=done + 1) for _ in range(2)]
-    found = await taken(takers[0], 2) + await takers[1].take(2, 20)
-    assert [(d.recorded.position, d.attempt) for d in found] == [(3, 1), (5, 1), (7, 1)]
+    deliveries = await taken(takers[0], 2) + await takers[1].take(2, 20)
+    assert [(d.recorded.position, d.attempt) for d in deliveries] == [(3, 1), (5, 1), (7, 1)]
     for taker in (old, *takers):
         await taker.close()
 
@@ -365,15 +365,15 @@ LEASE_S = 0.3
 async def test_a_lease_can_be_renewed(log: EventLog) -> None:
     """A pause of the machine may end a lease too, and then it is tried again."""
     await log.append([reward(log, "a")])
-    one, two = [await log.consume("q", every_event(log.run), lease_s=LEASE_S) for _ in range(2)]
+    first, two = [await log.consume("q", every_event(log.run), lease_s=LEASE_S) for _ in range(2)]
     async with asyncio.timeout(60):
-        while not await _keeps_it(one, two):
+        while not await _keeps_it(first, two):
             pass
 
 
-async def _keeps_it(one: Consumer, two: Consumer) -> bool:
+async def _keeps_it(first: Consumer, two: Consumer) -> bool:
     """Whether the first taker has the event for two leases, although the second asks for it."""
-    (held,) = await one.take(1, 20)
+    (held,) = await first.take(1, 20)
     for _ in range(6):
         if await two.take(1, LEASE_S / 3):
             return False
@@ -384,24 +384,24 @@ async def _keeps_it(one: Consumer, two: Consumer) -> bool:
 async def test_what_is_not_done_when_its_lease_ends_comes_again(log: EventLog) -> None:
     """And whose lease is over has nothing to give back. A pause of the machine may end a lease too early for that."""
     await log.append([reward(log, "a")])
-    one, two = [await log.consume("q", every_event(log.run), lease_s=LEASE_S) for _ in range(2)]
+    first, two = [await log.consume("q", every_event(log.run), lease_s=LEASE_S) for _ in range(2)]
     async with asyncio.timeout(60):
-        while not (last := await _stays_with_its_heir(one, two)):
+        while not (last := await _stays_with_its_heir(first, two)):
             pass
     await last.done()
     await done_up_to(log, "q")
     assert await two.take(1, 1.5 * LEASE_S) == []
 
 
-async def _stays_with_its_heir(one: Consumer, two: Consumer) -> Delivery | None:
+async def _stays_with_its_heir(first: Consumer, two: Consumer) -> Delivery | None:
     """A third delivery, where the second was left alone although the first was given back late."""
-    (held,) = await one.take(1, 20)
+    (held,) = await first.take(1, 20)
     (again,) = await two.take(1, 20)
     await held.working()
     await held.release()
-    if await one.take(1, LEASE_S / 3):
+    if await first.take(1, LEASE_S / 3):
         return None
-    (last,) = await one.take(1, 20)
+    (last,) = await first.take(1, 20)
     assert held.recorded == again.recorded == last.recorded
     assert held.attempt < again.attempt < last.attempt
     return last
@@ -440,7 +440,7 @@ async def test_a_closed_log_says_so(log: EventLog) -> None:
 
 
 async def test_a_restored_log_is_the_log_it_was(opened: Open) -> None:
-    """Positions, ids and bytes are those of the other log, and so are its fences and its memory of what was said."""
+    """Keep positions, ids and bytes of the other log, and its fences and its memory of event ids."""
     was = MemoryLog((await opened()).run)
     await was.append([chunk(was, f"s{i}", start) for i in range(3) for start in range(4)])
     log = await opened()

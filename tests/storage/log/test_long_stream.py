@@ -56,11 +56,11 @@ async def let_go(log: JetStreamLog, folder: Path, upto: int | None = None) -> No
     await log.remove_archived(reader, reader.last if upto is None else upto)
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("is_judged", [True, False])
 async def test_who_has_judged_before_it_left_judges_again(
-    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_judged: bool
 ) -> None:
-    """A writer stands still between its look at the past and its append, while what it would repeat leaves the log."""
+    """Pause a writer between its look at the past and its append, while what it would repeat leaves the log."""
     late, log = await opened(), await opened()
     judged, gate = asyncio.Event(), asyncio.Event()
     expect = late._stream.to_expect
@@ -72,13 +72,13 @@ async def test_who_has_judged_before_it_left_judges_again(
         return expected  # type: ignore[no-any-return]
 
     monkeypatch.setattr(late._stream, "to_expect", slow)
-    own = reward(log, "a") if known else chunk(log, "a", 4, Fence(about(log.run, "rollout", "a"), 0))
+    own = reward(log, "a") if is_judged else chunk(log, "a", 4, Fence(about(log.run, "rollout", "a"), 0))
     late_append = asyncio.create_task(late.append([own]))
     await judged.wait()
     await log.append([reward(log, "a"), chunk(log, "a", 0)])
     await let_go(log, tmp_path)
     gate.set()
-    if known:
+    if is_judged:
         assert await asyncio.wait_for(late_append, 20) == [1]
     else:
         with pytest.raises(Conflict) as caught:
@@ -101,11 +101,11 @@ async def test_writers_and_readers_notice_nothing_while_everything_leaves(opened
             assert again == [positions[2 * (i // 2)], positions[2 * (i // 3) + 1]]
         return positions
 
-    async def follow(subject: str | None, wanted: int) -> list[int]:
+    async def follow(subject: str | None, count: int) -> list[int]:
         own, seen = await opened(), list[int]()
         async for recorded in own.read(1, subject, follow=True):
             seen.append(recorded.position)
-            if len(seen) == wanted:
+            if len(seen) == count:
                 break
             if len(seen) % 7 == 0:
                 await asyncio.sleep(0.02)
@@ -127,7 +127,7 @@ async def test_writers_and_readers_notice_nothing_while_everything_leaves(opened
         over.set()
         await forgetting
     assert sorted(itertools.chain(*written)) == seen[0] == list(range(1, 4 * count + 1))
-    assert seen[1] == sorted(positions for one in written for positions in one[1::2])
+    assert seen[1] == sorted(positions for positions_of in written for positions in positions_of[1::2])
     assert [recorded.position for recorded in await everything(log)] == seen[0]
     assert (await log.extent()).first > 3 * count, "nearly all of it left meanwhile"
 
@@ -180,8 +180,8 @@ async def test_what_the_archive_does_not_hold_stays(opened: Open, tmp_path: Path
         await log.remove_archived(reader, 2)
     segment.write_bytes(torn)
     elsewhere = ArchiveWriter(str(tmp_path / "elsewhere"), log.run)
-    one, two = await everything(log)
-    elsewhere.add(structs.replace(one, data=reward(log, "a", value=7.0).encoded()))
+    first, two = await everything(log)
+    elsewhere.add(structs.replace(first, data=reward(log, "a", value=7.0).encoded()))
     elsewhere.add(two)
     elsewhere.seal()
     with pytest.raises(ArchiveDamaged, match="differs from the log"):
@@ -221,8 +221,8 @@ async def test_an_archive_is_found_from_any_folder(
     monkeypatch.chdir(elsewhere)
     other = await JetStreamLog.open(server.url, run, create=False)
     assert [recorded.position for recorded in await everything(other)] == [1]
-    for one in (log, other):
-        await one.close()
+    for opened_log in (log, other):
+        await opened_log.close()
 
 
 async def test_a_queue_never_skips_what_has_left(opened: Open, tmp_path: Path) -> None:
@@ -251,8 +251,8 @@ async def test_a_log_that_was_made_to_keep_everything_does(server: NatsServer, t
     assert not again.lets_go
     with pytest.raises(ImpossibleCombination, match="keep all events"):
         await again.remove_archived(await archive(log, tmp_path), 1)
-    for one in (log, again):
-        await one.close()
+    for opened_log in (log, again):
+        await opened_log.close()
 
 
 async def test_a_log_that_is_made_anew_has_no_past(opened: Open, tmp_path: Path) -> None:
@@ -290,9 +290,9 @@ async def test_a_fence_over_a_type_or_a_noun_counts_what_has_left(opened: Open, 
     log = await opened()
     await append_all(log, [reward(log, f"s{i}") for i in range(1500)])
     await let_go(log, tmp_path)
-    for wanted in (of_type(log.run, "reward.assigned"), f"slime.{log.run}.reward.>"):
+    for filter_ in (of_type(log.run, "reward.assigned"), f"slime.{log.run}.reward.>"):
         with pytest.raises(Conflict) as caught:
-            await log.append([chunk(log, "a", 0, Fence(wanted, 7))])
+            await log.append([chunk(log, "a", 0, Fence(filter_, 7))])
         assert caught.value.actual == 1500
     assert await log.append([chunk(log, "a", 0, Fence(of_type(log.run, "reward.assigned"), 1500))]) == [1501]
 
@@ -316,8 +316,8 @@ async def test_a_log_in_a_cluster_lets_go_too(cluster: NatsCluster, tmp_path: Pa
         await other.append([reward(log, "x", fence=Fence(about(run, "reward", "s9"), 0))])
     assert [recorded.position for recorded in await everything(other)] == list(range(1, 303))
     assert (await other.extent()).first == 251
-    for one in (log, other):
-        await one.close()
+    for opened_log in (log, other):
+        await opened_log.close()
 
 
 async def test_what_has_left_is_known_again_after_a_restart_of_the_server(tmp_path: Path) -> None:

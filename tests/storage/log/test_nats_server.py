@@ -268,7 +268,7 @@ async def test_a_reader_says_what_is_in_the_way_once(
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0.1)
         assert await log.position() == 1
-    assert len([one for one in caplog.records if f"port {there.port}" in one.getMessage()]) == 1
+    assert len([record for record in caplog.records if f"port {there.port}" in record.getMessage()]) == 1
 
 
 async def test_what_the_machine_refuses_is_named(tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ async def open_at_once(server: NatsServer, log: JetStreamLog, count: int) -> lis
         headers = {BATCH_ID: str(number), BATCH_SEQUENCE: "2", BATCH_COMMIT: "1"}
         envelope = last[number]
         answer = await client.request(envelope.subject, encode(envelope), headers=headers, timeout=10)
-        told: dict[str, object] = json.loads(answer.data)
-        return told
+        reply: dict[str, object] = json.loads(answer.data)
+        return reply
 
     answers = await asyncio.gather(*map(commit, range(count)))
     await client.close()

@@ -8,7 +8,7 @@ from schemas.subjects import of_type
 from storage.follow import Follower
 from storage.log import Append, EventLog, append_all
 from tests import made
-from tests.storage.log.appends import chunk, everything, said
+from tests.storage.log.appends import chunk, envelope_of, everything
 
 
 async def test_no_look_up_ends_with_a_page(log: EventLog) -> None:
@@ -26,10 +26,10 @@ async def test_no_look_up_ends_with_a_page(log: EventLog) -> None:
     assert newest is not None
     assert newest.position == 5000
     async with asyncio.timeout(60), Follower(log, subject=chunks) as follower:
-        found = await follower.next(wait_s=60.0)
+        events = await follower.next(wait_s=60.0)
         while not follower.caught_up:
-            found += await follower.next(wait_s=60.0)
-    assert [recorded.position for recorded in found] == list(range(1, 5001))
+            events += await follower.next(wait_s=60.0)
+    assert [recorded.position for recorded in events] == list(range(1, 5001))
 
 
 async def test_what_is_large_is_looked_up_too(log: EventLog) -> None:
@@ -37,10 +37,10 @@ async def test_what_is_large_is_looked_up_too(log: EventLog) -> None:
     written = [_large(log, f"s{number}", 3 << 20) for number in range(8)]
     await append_all(log, written)
     last = await log.last_of_each([append.envelope.subject for append in written])
-    assert [one.position for one in last.values()] == list(range(1, 9))
+    assert [recorded.position for recorded in last.values()] == list(range(1, 9))
     assert len(await everything(log, 1, of_type(log.run, "reward.assigned"))) == 8
 
 
 def _large(log: EventLog, sample: str, size: int) -> Append:
     event = made.assigned(sample, group="g", grader="test", grader_digest="d" * size)
-    return Append(said(log, event))
+    return Append(envelope_of(log, event))

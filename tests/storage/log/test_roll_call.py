@@ -61,7 +61,7 @@ async def working_on(deliveries: Sequence[Delivery]) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def killed_taker(server: NatsServer, count: int) -> AsyncIterator[set[int]]:
-    """Another process has taken so many, and is killed when the inside begins: their positions."""
+    """Let another process take `count` deliveries and be killed when the inside begins; yield their positions."""
     words = ("-m", "tests.storage.log.taker", server.url, "r", str(LEASE_S), str(count))
     process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
@@ -72,7 +72,7 @@ async def killed_taker(server: NatsServer, count: int) -> AsyncIterator[set[int]
 
 
 async def messages_of(server: NatsServer, seconds: float) -> Counter[str]:
-    """What takers say on the server meanwhile, by kind."""
+    """Yield the messages that takers send on the server meanwhile, by kind."""
     client, counts = await nats.connect(server.url), Counter[str]()
 
     async def count(message: nats.aio.msg.Msg) -> None:
@@ -88,14 +88,14 @@ async def messages_of(server: NatsServer, seconds: float) -> Counter[str]:
 
 async def test_a_taker_sends_one_message_for_all_that_it_holds(tmp_path: Path) -> None:
     async with await NatsServer.start(tmp_path) as server, log_with_events(server) as log:
-        one, two = [await log.consume("q", every_event("r"), lease_s=LEASE_S) for _ in range(2)]
-        held = await take_all(one, EVENTS)
+        first, two = [await log.consume("q", every_event("r"), lease_s=LEASE_S) for _ in range(2)]
+        held = await take_all(first, EVENTS)
         async with working_on(held):
             counts = await messages_of(server, 3 * LEASE_S)
             assert await two.take(1, 0.1) == []
         assert set(counts) == {"call"}
         assert counts["call"] <= 2 * (3 * CALLS + 1), "of two takers in three leases"
-        for consumer in (one, two):
+        for consumer in (first, two):
             await consumer.close()
 
 
@@ -138,7 +138,7 @@ async def test_a_delivery_that_nobody_knows_of_comes_again(tmp_path: Path) -> No
         taker._taken.deliveries.discard(lost)  # type: ignore[attr-defined]
         again: list[Delivery] = []
         async with working_on(held), asyncio.timeout(40):  # a slow machine may lose others too
-            while lost.recorded.position not in [one.recorded.position for one in again]:
+            while lost.recorded.position not in [delivery.recorded.position for delivery in again]:
                 again += await taker.take(1, 1.0)
         assert again[-1].attempt == 2
         await taker.close()
@@ -146,22 +146,22 @@ async def test_a_delivery_that_nobody_knows_of_comes_again(tmp_path: Path) -> No
 
 async def test_a_live_taker_that_does_not_renew_loses_that_event_alone(tmp_path: Path) -> None:
     async with await NatsServer.start(tmp_path) as server, log_with_events(server) as log:
-        one, two = [await log.consume("q", every_event("r"), lease_s=LEASE_S) for _ in range(2)]
-        forgotten, *held = await take_all(one, EVENTS)
+        first, two = [await log.consume("q", every_event("r"), lease_s=LEASE_S) for _ in range(2)]
+        forgotten, *held = await take_all(first, EVENTS)
         async with working_on(held):
             (again,) = await take_all(two, 1)
             assert (again.recorded.position, again.attempt) == (forgotten.recorded.position, 2)
             async with working_on([again]):
                 assert await two.take(1, 2 * LEASE_S) == []
-        for consumer in (one, two):
+        for consumer in (first, two):
             await consumer.close()
 
 
 async def test_a_server_that_is_paused_takes_nothing_from_anybody(tmp_path: Path) -> None:
     async with await NatsServer.start(tmp_path) as server, log_with_events(server) as log:
         other = await JetStreamLog.open(server.url, "r")
-        one, two = [await each.consume("q", every_event("r"), lease_s=LEASE_S) for each in (log, other)]
-        held = await take_all(one, EVENTS)
+        first, two = [await each.consume("q", every_event("r"), lease_s=LEASE_S) for each in (log, other)]
+        held = await take_all(first, EVENTS)
         async with working_on(held):
             await asyncio.sleep(LEASE_S)
             os.kill(server.pid, signal.SIGSTOP)
@@ -170,20 +170,20 @@ async def test_a_server_that_is_paused_takes_nothing_from_anybody(tmp_path: Path
             finally:
                 os.kill(server.pid, signal.SIGCONT)
             assert await two.take(1, 2 * LEASE_S) == []
-        for consumer in (one, two):
+        for consumer in (first, two):
             await consumer.close()
         await other.close()
 
 
 async def test_a_server_that_starts_again_leaves_events_with_who_works_on_them(tmp_path: Path) -> None:
-    """What was on the way, and acks that were lost, come again. A server may forget what it delivered just before its
+    """Deliver again what was on the way, and what lost its ack. A server may forget what it delivered just before its
     end, and delivers it as if for the first time: never to say that an event is over.
     """
     server = await NatsServer.start(tmp_path)
     async with log_with_events(server) as log:
         other = await JetStreamLog.open(server.url, "r")
-        one, two = [await each.consume("q", every_event("r"), lease_s=LEASE_S) for each in (log, other)]
-        held = await take_all(one, EVENTS)
+        first, two = [await each.consume("q", every_event("r"), lease_s=LEASE_S) for each in (log, other)]
+        held = await take_all(first, EVENTS)
         async with working_on(held):
             await asyncio.sleep(LEASE_S)  # the server stores its consumers' state after a while
             for delivery in held[: EVENTS // 2]:
@@ -200,9 +200,13 @@ async def test_a_server_that_starts_again_leaves_events_with_who_works_on_them(t
                             if delivery.recorded.position <= EVENTS // 2:
                                 await delivery.done()
                 assert floor >= EVENTS // 2
-                late = [one for one in redelivered if one.recorded.position > EVENTS // 2 and one.attempt > 1]
+                late = [
+                    delivery
+                    for delivery in redelivered
+                    if delivery.recorded.position > EVENTS // 2 and delivery.attempt > 1
+                ]
                 assert not late, "what is held is not given back"
-                for consumer in (one, two):
+                for consumer in (first, two):
                     await consumer.close()
         await other.close()
 
@@ -262,12 +266,12 @@ async def test_what_was_pulled_is_held_while_others_are_given_back(tmp_path: Pat
     async with await NatsServer.start(tmp_path) as server, log_with_events(server, 1) as log:
         third = await log.consume("q", every_event("r"), lease_s=3.0)
         (first,) = await take_all(third, 1)
-        async with one_is_pulled(server, log, 3.0) as (one, two):
+        async with one_is_pulled(server, log, 3.0) as (holder, two):
             await first.release()
             (again,) = await take_all(two, 1)
             assert again.recorded.position == 1
             assert await two.take(1, 2.2) == []
-            (pulled,) = await take_all(one, 1)
+            (pulled,) = await take_all(holder, 1)
             assert (pulled.recorded.position, pulled.attempt) == (2, 1)
             for delivery in (again, pulled):
                 await delivery.done()

@@ -12,9 +12,9 @@ async def test_the_same_event_is_stored_once(log: EventLog) -> None:
     again = [reward(log, "b", value=2.0), reward(log, "c"), reward(log, "a"), reward(log, "c")]
     assert await log.append(again) == [2, 3, 1, 3]
     assert await log.position() == 3
-    found = await log.last(of_type(log.run, "reward.assigned").replace("*", "b"))
-    assert found is not None
-    assert found.envelope.event.value == 1.0  # type: ignore[attr-defined]
+    recorded = await log.last(of_type(log.run, "reward.assigned").replace("*", "b"))
+    assert recorded is not None
+    assert recorded.envelope.event.value == 1.0  # type: ignore[attr-defined]
 
 
 async def test_the_same_event_is_known_again_behind_others_on_its_subject(log: EventLog) -> None:

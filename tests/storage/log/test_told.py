@@ -1,4 +1,4 @@
-"""What is told beside the log, of every back-end."""
+"""Test messages beside the log, with every back-end."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ from tests.storage.log.conftest import Open
 
 @pytest.mark.parametrize("early", [False, True])
 async def test_who_hears_is_told_of_what_is_stored(opened: Open, early: bool) -> None:
-    """In the order in which it was told; what is told to others is not heard. Nothing of it is stored. So is what is
-    about to be.
-    """
+    """Hear messages in their order, but not one's own, and store nothing of them. Announced events are heard too."""
     teller, hearer = await opened(), await opened()
     appends = [reward(teller, sample) for sample in "abc"]
     positions = await teller.append(appends)
     stored = [
-        Recorded(at, one.envelope.subject, one.envelope, one.encoded())
-        for at, one in zip(positions, appends, strict=True)
+        Recorded(at, append.envelope.subject, append.envelope, append.encoded())
+        for at, append in zip(positions, appends, strict=True)
     ]
-    heard, others, told = list[Recorded](), list[Recorded](), asyncio.Event()
+    heard, others, is_told = list[Recorded](), list[Recorded](), asyncio.Event()
 
     def hear(recorded: Recorded) -> None:
         heard.append(recorded)
         if recorded.position == positions[-1]:
-            told.set()
+            is_told.set()
 
     end = await teller.end()
     async with (
@@ -42,8 +40,8 @@ async def test_who_hears_is_told_of_what_is_stored(opened: Open, early: bool) ->
             while not heard:  # a node of a cluster knows a little later who listens at another
                 await teller.notify("one", stored, early=early)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(told.wait(), 2.0)
-            await told.wait()
+                    await asyncio.wait_for(is_told.wait(), 2.0)
+            await is_told.wait()
     assert heard == stored
     assert not others
     assert await teller.end() == end
