@@ -14,6 +14,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -141,8 +142,9 @@ def modules() -> list[ModuleType]:
     return [sample, *map(importlib.import_module, names)]
 
 
+@cache
 def patterns() -> dict[str, re.Pattern[str]]:
-    """Every pattern that a module has compiled, or gives as a literal to a function of `re`."""
+    """Every pattern that a module has compiled, or gives as a literal to a function of `re`; read once for all."""
     by_name = {
         f"{module.__name__}: {pattern.pattern}": pattern
         for module in modules()

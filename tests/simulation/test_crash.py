@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,14 +89,22 @@ REWARDING = Scene(
 )
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
     """A killed process has no thread that goes on writing; so nothing leaves the event loop here."""
 
     async def at_once(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)
 
-    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio, "to_thread", at_once)
+        yield
+
+
+@pytest.fixture(scope="module")
+def uncrashed(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The figures of PLAIN without a crash, with which those of any sequence of crashes are compared."""
+    return figures(asyncio.run(run_scene(PLAIN, tmp_path_factory.mktemp("uncrashed") / "whole", Fate())))
 
 
 def state_of(log: MemoryLog) -> RunState:
@@ -315,11 +323,9 @@ crashes = st.builds(Crash, st.integers(1, 25), st.sampled_from(Half), st.sampled
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sequence=st.lists(crashes, min_size=2, max_size=6))
-def test_any_sequence_of_crashes(tmp_path_factory: pytest.TempPathFactory, sequence: list[Crash]) -> None:
-    async def compare() -> None:
-        folder = tmp_path_factory.mktemp("crashes")
-        fate = Fate(sequence)
-        found = figures(await run_scene(PLAIN, folder / "crashed", fate))
-        assert found == figures(await run_scene(PLAIN, folder / "whole", Fate())), fate.died
-
-    asyncio.run(compare())
+def test_any_sequence_of_crashes(
+    tmp_path_factory: pytest.TempPathFactory, uncrashed: dict[str, Any], sequence: list[Crash]
+) -> None:
+    fate = Fate(sequence)
+    log = asyncio.run(run_scene(PLAIN, tmp_path_factory.mktemp("crashes") / "crashed", fate))
+    assert figures(log) == uncrashed, fate.died
