@@ -40,7 +40,7 @@ def test_a_prompt_is_all_its_chunks() -> None:
 
 
 @pytest.mark.parametrize(
-    "request",
+    "body",
     [
         call(1, topk_prompt_logprobs=1),
         call(1, topk_sample_logprobs=1),
@@ -63,9 +63,9 @@ def test_a_prompt_is_all_its_chunks() -> None:
     ],
     ids=str,
 )
-def test_what_no_engine_makes_is_refused(request: SampleRequest) -> None:
+def test_what_no_engine_makes_is_refused(body: SampleRequest) -> None:
     with pytest.raises(InvalidValue):
-        prompt_of(request)
+        prompt_of(body)
 
 
 def test_images_are_refused() -> None:
@@ -75,7 +75,7 @@ def test_images_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "request",
+    "body",
     [
         call(*range(LONGEST - 1)),
         call(VOCABULARY - 1),
@@ -90,9 +90,9 @@ def test_images_are_refused() -> None:
     ],
     ids=str,
 )
-def test_what_engines_make_is_taken(request: SampleRequest) -> None:
-    assert prompt_of(request) == list(request.prompt.chunks[0].tokens)
-    assert request.num_samples >= 1
+def test_what_engines_make_is_taken(body: SampleRequest) -> None:
+    assert prompt_of(body) == list(body.prompt.chunks[0].tokens)
+    assert body.num_samples >= 1
 
 
 def test_nothing_said_is_one_sample_of_everything_that_is_likely() -> None:
