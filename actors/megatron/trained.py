@@ -25,7 +25,7 @@ def single(model: DistributedDataParallel, optimizer: ChainedOptimizer) -> Sched
     def backward(loss: Tensor) -> None:
         optimizer.scale_loss(loss).backward()
 
-    return Single(model.no_sync, nullcontext, backward)
+    return Single(lambda: model.no_sync(), nullcontext, backward)  # a frozen model may have no `no_sync`
 
 
 SINGLE = "single"

@@ -22,7 +22,7 @@ from actors.megatron.cpu import install, on_cpu
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.forward import Packed, pack, pack_sequences, response_log_probs
 from actors.megatron.frozen_model import FrozenModel
-from actors.megatron.trained import Critic, Trained
+from actors.megatron.trained import SCHEDULES, SINGLE, Critic, Trained
 from actors.megatron.tree_batch import pack_tree
 from actors.step.data_split import forward_flops, packing_rule, sharing_pays, split_trees
 from actors.step.host_columns import joined_on_host
@@ -240,7 +240,8 @@ class Trainee(Trained):
 
         scores: OfSamples = {}
         batches = self.split(samples, indices, scoring=True)[0]
-        figures = self.schedule.run(batches, forward, on_host, Gradients.NONE)
+        schedule = SCHEDULES[SINGLE](model, self.optimizer)
+        figures = schedule.run(batches, forward, on_host, Gradients.NONE)
         for members, (log_probs, entropy) in zip(batches, figures, strict=True):
             scores.update(zip(members, log_probs, strict=True))
             if entropies is not None:

@@ -47,7 +47,8 @@ class OfMegatron:
         config = self._model.config
         # Our loss is divided by the weight of the whole step already.
         config.calculate_per_token_loss, config.grad_scale_func = True, self._optimizer.scale_loss
-        config.no_sync_func, config.finalize_model_grads_func = self._model.no_sync, None
+        config.no_sync_func = getattr(self._model, "no_sync", None)  # a frozen model has none
+        config.finalize_model_grads_func = None
         with stand_in(), torch.set_grad_enabled(gradients is not Gradients.NONE):
             return get_forward_backward_func()(
                 forward_step_func=step,
