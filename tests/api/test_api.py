@@ -20,8 +20,8 @@ from tests.docs.recorded_run import STEPS, events, run_settings
 def archive(tmp_path: Path) -> str:
     """A recorded run, of which only the archive is there."""
     _, *rest = events()
-    said = [made.started(run_settings(), code_version="0"), *rest]
-    return made.archived(tmp_path / "archive", made.recorded(*said, run="demo"), closed=False)
+    events_ = [made.started(run_settings(), code_version="0"), *rest]
+    return made.archived(tmp_path / "archive", made.recorded(*events_, run="demo"), closed=False)
 
 
 def test_an_archive_is_asked(archive: str, tmp_path: Path) -> None:
@@ -29,10 +29,10 @@ def test_an_archive_is_asked(archive: str, tmp_path: Path) -> None:
         assert (run.name, run.status()) == ("demo", slime_events.RunStatus.UNENDED)
         assert run.settings == run_settings()
         assert run.sql("SELECT count(*) FROM steps").rows() == [(STEPS,)]
-        steps = [one.envelope.event.step for one in run.events("step.committed")]
+        steps = [record.envelope.event.step for record in run.events("step.committed")]
         assert steps == list(range(STEPS))
-        assert {one.envelope.type for one in run.events("group")} == {"group.accepted", "group.rejected"}
-        later = [one.position for one in run.events(start=10)]
+        assert {record.envelope.type for record in run.events("group")} == {"group.accepted", "group.rejected"}
+        later = [record.position for record in run.events(start=10)]
         assert later == list(range(10, later[-1] + 1))
         (first, *_) = run.events(sample="train-0-000000-s0")
         assert first.envelope.type == "rollout.requested"
@@ -91,13 +91,13 @@ def test_a_name_that_is_taken(tmp_path: Path) -> None:
 
 
 def test_runs_that_are_not_there(tmp_path: Path) -> None:
-    asked: list[Any] = [
+    questions: list[Any] = [
         lambda: slime_events.open_run("none", runs_dir=tmp_path),
         lambda: slime_events.resume_run("none", runs_dir=tmp_path),
         lambda: slime_events.branch_run("none", 1, "mine", runs_dir=tmp_path),
         lambda: slime_events.stop_run("none", runs_dir=tmp_path),
     ]
-    for ask in asked:
+    for ask in questions:
         with pytest.raises(slime_events.RunNotFound):
             ask()
 

@@ -1,4 +1,4 @@
-"""What lies in examples/ does what it says. `examples/the_loop.py` is run by tests/run/test_the_loop.py."""
+"""Test the programs of examples/. tests/run/test_the_loop.py runs `examples/the_loop.py`."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_the_generate_function_makes_two_turns() -> None:
     generate = load_function("calculator.py:generate", user_dir=EXAMPLES)
     session = _Session()
     sample = Sample(prompt="<|im_start|>user\n1+2<|im_end|>", label="3")
-    made = asyncio.run(generate(ARGS, sample, {}, session=session))
-    assert (session.turns, made.metadata["turns"]) == (2, 2)
-    assert "\n3<|im_end|>" in made.response
-    assert made.loss_mask is not None
-    assert 0 < sum(made.loss_mask) < made.response_length
+    sample_ = asyncio.run(generate(ARGS, sample, {}, session=session))
+    assert (session.turns, sample_.metadata["turns"]) == (2, 2)
+    assert "\n3<|im_end|>" in sample_.response
+    assert sample_.loss_mask is not None
+    assert 0 < sum(sample_.loss_mask) < sample_.response_length
 
 
 class _Turn:

@@ -19,7 +19,7 @@ HEAVY = ("torch", "ray", "sglang", "megatron", "transformers")
 
 
 def modules_after(program: str) -> set[str]:
-    """What a new process has imported after the program."""
+    """Return what a new process has imported after the program."""
     done = subprocess.run(
         [sys.executable, "-c", f"{program}\nimport sys; print(*sys.modules)"],
         check=True,
@@ -76,8 +76,10 @@ def test_every_dependency_is_written_once_and_has_its_exact_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras, groups = project["project"]["optional-dependencies"], project["dependency-groups"]
     lists = [project["project"]["dependencies"], *extras.values(), *groups.values()]
-    wanted = [item for one in lists for item in one if isinstance(item, str) and not item.startswith("slime-events[")]
-    names = [re.match(r"[\w.-]+", item)[0] for item in wanted]  # type: ignore[index]
+    requirements = [
+        item for each in lists for item in each if isinstance(item, str) and not item.startswith("slime-events[")
+    ]
+    names = [re.match(r"[\w.-]+", item)[0] for item in requirements]  # type: ignore[index]
     assert {name for name in names if names.count(name) > 1} <= {
         "accelerate",  # TRL needs it, and a test does
         "httpx",  # a client of the gateway, and what looks at deploy/
@@ -91,6 +93,6 @@ def test_every_dependency_is_written_once_and_has_its_exact_version() -> None:
     }
     files = [(ROOT / "requirements" / name).read_text(encoding="utf-8") for name in ("constraints.txt", "cpu.txt")]
     pinned = {line.partition("==")[0].lower().replace("_", "-") for text in files for line in text.splitlines()}
-    exact = {name for name, item in zip(names, wanted, strict=True) if "==" in item}
+    exact = {name for name, item in zip(names, requirements, strict=True) if "==" in item}
     loose = {name for name in names if name.lower().replace("_", "-") not in pinned} - exact
     assert loose == {"triton"}, "torch brings the one that fits it"

@@ -1,4 +1,4 @@
-"""What the runs of `benchmarks.algorithms` are given, and what is made of their figures. The runs take minutes."""
+"""Test the settings and figures of the runs of `benchmarks.algorithms`. The runs take minutes."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def test_each_flag_of_a_recipe_has_an_effect(name: str) -> None:
 
 def test_every_estimator_has_a_recipe_and_no_two_are_the_same() -> None:
     settings = {name: parsed(name).settings for name in RECIPES}
-    assert {one.algorithm.advantage_estimator for one in settings.values()} == set(ESTIMATORS)
-    assert len({repr(one) for one in settings.values()}) == len(RECIPES)
+    assert {setting.algorithm.advantage_estimator for setting in settings.values()} == set(ESTIMATORS)
+    assert len({repr(setting) for setting in settings.values()}) == len(RECIPES)
 
 
 def outcome(**changes: object) -> Outcome:
-    known = {
+    fields = {
         "algorithm": "grpo", "flags": "", "steps": 4, "evals": {0: 0.5, 2: 0.7, 4: 0.9}, "rewards": (0.25, 0.75),
         "seconds": 12.0, "weights": "a", "retrained": 4, "audited": 30, "replayed": 1234,
     }  # fmt: skip
-    return Outcome(**{**known, **changes})  # type: ignore[arg-type]
+    return Outcome(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 def test_a_run_that_is_not_clean_has_no_figure() -> None:

@@ -26,7 +26,7 @@ from tests import made
 MS = 1_000_000
 
 
-def _said(at_ms: int, event: Event) -> Recorded:
+def _recorded(at_ms: int, event: Event) -> Recorded:
     return made.recorded(event, at=at_ms * MS, first=at_ms)[0]
 
 
@@ -36,18 +36,18 @@ def _completed(sample: str, version: int, generating: float) -> RolloutCompleted
 
 def test_a_step_is_split_into_work_and_what_no_work_covers() -> None:
     log = [
-        _said(100, made.committed(0, seconds={"train": 0.05})),
-        _said(120, made.activated(1, seconds=0.010)),
-        _said(170, _completed("g-s0", 1, 0.065)),  # held its request since 105, the weights since 120
-        _said(180, _completed("g-s1", 1, 0.030)),
-        _said(190, made.assigned("g-s1", seconds=0.002)),
-        _said(250, made.committed(1, seconds={"batch": 0.01, "train": 0.04})),
+        _recorded(100, made.committed(0, seconds={"train": 0.05})),
+        _recorded(120, made.activated(1, seconds=0.010)),
+        _recorded(170, _completed("g-s0", 1, 0.065)),  # held its request since 105, the weights since 120
+        _recorded(180, _completed("g-s1", 1, 0.030)),
+        _recorded(190, made.assigned("g-s1", seconds=0.002)),
+        _recorded(250, made.committed(1, seconds={"batch": 0.01, "train": 0.04})),
     ]
     (step,) = step_times(log)
     assert step.step == 1
     assert step.wall == pytest.approx(0.150)
-    wanted = {Work.ACTIVATE: 0.010, Work.GENERATE: 0.060, Work.GRADE: 0.002, Work.TRAIN: 0.050}
-    assert step.work == pytest.approx(wanted)
+    expected = {Work.ACTIVATE: 0.010, Work.GENERATE: 0.060, Work.GRADE: 0.002, Work.TRAIN: 0.050}
+    assert step.work == pytest.approx(expected)
     # 100-110 to the engine, 180-188 to the grader, 190-200 to the trainer
     assert step.control == pytest.approx(0.028)
 
@@ -100,7 +100,7 @@ def test_a_flood_comes_and_goes() -> None:
     log = []
     for step in range(flood.STEPS):
         slow = 2 if flood.way_of(step) == "nats" else 1
-        log.append(_said((log[-1].envelope.at // MS if log else 0) + 100 * slow, made.committed(step)))
+        log.append(_recorded((log[-1].envelope.at // MS if log else 0) + 100 * slow, made.committed(step)))
     assert [round(figure.value or 0, 6) for figure in flood.figures(log, [])] == [1.0, 2.0]
 
 

@@ -24,10 +24,10 @@ def test_a_tenth_of_the_steps_is_hit_and_machines_take_turns() -> None:
 def test_steps_are_hit_by_the_kills_that_fall_into_them() -> None:
     log = [_at(10, made.activated()), _commit(14, 0), _commit(24, 1)]
     struck = [Struck(0, Kind.TRAINER, 1, 15 * SECOND, 0, 0)]
-    found = step_seconds(log, struck)
-    assert [(step.seconds, step.hit) for step in found] == [(pytest.approx(4.0), False), (pytest.approx(10.0), True)]
-    assert effective(found) == pytest.approx(8 / 14)
-    assert effective(found, longer_s=96.0) == pytest.approx(200 / 206)
+    steps = step_seconds(log, struck)
+    assert [(step.seconds, step.hit) for step in steps] == [(pytest.approx(4.0), False), (pytest.approx(10.0), True)]
+    assert effective(steps) == pytest.approx(8 / 14)
+    assert effective(steps, longer_s=96.0) == pytest.approx(200 / 206)
 
 
 def test_nothing_is_lost_without_faults() -> None:

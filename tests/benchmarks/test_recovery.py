@@ -1,4 +1,4 @@
-"""What the recovery benchmark makes of kills and starts."""
+"""Test the figures that the recovery benchmark computes from kills and starts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def _recovery(kind: Kind, first_token_s: float | None, back_s: float | None) -> 
 
 
 def test_a_figure_has_its_target_and_what_the_start_is_made_of() -> None:
-    found = [_recovery(Kind.CONDUCTOR, 0.5, 4.0), _recovery(Kind.CONDUCTOR, 1.5, 6.0)]
-    figure = figure_of(Kind.CONDUCTOR, found, STARTS)
+    recovered = [_recovery(Kind.CONDUCTOR, 0.5, 4.0), _recovery(Kind.CONDUCTOR, 1.5, 6.0)]
+    figure = figure_of(Kind.CONDUCTOR, recovered, STARTS)
     assert (figure.value, figure.target, figure.met) == (1.0, TARGET_S, True)
     assert figure.note == "worst of 2: 1.5; conductor back in 5.0, of which its start: ready 2.0"
 

@@ -24,17 +24,17 @@ def test_it_answers_as_its_readme_says() -> None:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(BASE)
-    said = re.search(r"sampled at temperature 1 \| (0\.\d+)", (BASE / "README.md").read_text(encoding="utf-8"))
+    match = re.search(r"sampled at temperature 1 \| (0\.\d+)", (BASE / "README.md").read_text(encoding="utf-8"))
     measured = measure(model, tokenizer, take(512, 0, held_out=True), sampled=True)
-    assert said is not None
-    assert abs(measured.accuracy - float(said[1])) < 0.08  # about four standard errors of 512 samples
+    assert match is not None
+    assert abs(measured.accuracy - float(match[1])) < 0.08  # about four standard errors of 512 samples
     assert measured.worked < 0.5
 
 
 def test_lessons_first_careful_then_hasty() -> None:
-    lessons, asked, rng = Lessons(), Question((8, -5, -1, 2)), random.Random(0)
-    assert {lessons.response(asked, 0, rng) for _ in range(100)} == {worked_answer(asked)}
-    assert {lessons.response(asked, 999, rng) for _ in range(100)} == {worked_answer(asked), "2", "4"}
+    lessons, question, rng = Lessons(), Question((8, -5, -1, 2)), random.Random(0)
+    assert {lessons.response(question, 0, rng) for _ in range(100)} == {worked_answer(question)}
+    assert {lessons.response(question, 999, rng) for _ in range(100)} == {worked_answer(question), "2", "4"}
     assert lessons.learning_rate(49) == lessons.lr > lessons.learning_rate(999) > 0
 
 

@@ -18,17 +18,17 @@ numbers = st.integers(0, QUESTIONS - 1)
 
 
 def test_the_example() -> None:
-    asked = Question((8, -5, -1, 2))
-    assert asked.text == "8-5-1+2"
-    assert asked.answer == "4"
-    assert worked_answer(asked) == "<think>8-5=3;3-1=2;2+2=4</think>4"
+    question = Question((8, -5, -1, 2))
+    assert question.text == "8-5-1+2"
+    assert question.answer == "4"
+    assert worked_answer(question) == "<think>8-5=3;3-1=2;2+2=4</think>4"
 
 
 @given(numbers)
 def test_text_has_the_label_as_its_value(number: int) -> None:
-    asked = question(number)
-    assert re.fullmatch(r"[1-9]([+-][1-9]){3}", asked.text)
-    assert sum(int(term) for term in re.findall(r"[+-]?\d", asked.text)) == int(asked.answer)
+    text = question(number)
+    assert re.fullmatch(r"[1-9]([+-][1-9]){3}", text.text)
+    assert sum(int(term) for term in re.findall(r"[+-]?\d", text.text)) == int(text.answer)
 
 
 @given(numbers)
@@ -54,7 +54,7 @@ def test_written_sides_are_disjoint_and_the_same_again(tmp_path: Path) -> None:
     assert first == again != other
     train, evaluation = ([json.loads(line) for line in data.splitlines()] for data in first)
     asked_in = [{row["messages"][0]["content"] for row in rows} for rows in (train, evaluation)]
-    assert [len(asked) for asked in asked_in] == [500, 128]
+    assert [len(texts) for texts in asked_in] == [500, 128]
     assert not asked_in[0] & asked_in[1]
     assert train[0].keys() == {"messages", "label"}
 

@@ -47,11 +47,11 @@ def test_arithmetic_carries_its_entry_and_holds_out(tmp_path: Path) -> None:
         [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         for path in arithmetic.write_data(tmp_path)
     )
-    asked = [{row["messages"][-1]["content"] for row in rows} for rows in (train, evaluation)]
+    contents = [{row["messages"][-1]["content"] for row in rows} for rows in (train, evaluation)]
     assert all(row["messages"][:-1] == list(arithmetic.EXAMPLE) for row in train + evaluation)
-    assert not asked[0] & asked[1]
-    assert arithmetic.EXAMPLE[1]["content"] not in asked[1]
-    assert len(asked[0]) + len(asked[1]) == 121
+    assert not contents[0] & contents[1]
+    assert arithmetic.EXAMPLE[1]["content"] not in contents[1]
+    assert len(contents[0]) + len(contents[1]) == 121
     entry = train[0]["metadata"]["entry"]
     assert entry["answer"] == train[0]["label"]
     assert entry["metadata"]["source_dataset"] == arithmetic.GENERATOR

@@ -1,4 +1,4 @@
-"""What lies in deploy/, as far as it takes no time: `make deploy-check` does all of it."""
+"""Test the files of deploy/, as far as it takes no time: `make deploy-check` does all of it."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def test_scripts_are_such(script: Path) -> None:
 
 
 def test_a_misspelt_field_of_a_manifest_is_found() -> None:
-    found = {manifest["kind"]: manifest for _, manifest in manifests() if manifest["kind"] in KINDS}
-    assert set(found) == set(KINDS)
-    for kind, manifest in found.items():
+    by_kind = {manifest["kind"]: manifest for _, manifest in manifests() if manifest["kind"] in KINDS}
+    assert set(by_kind) == set(KINDS)
+    for kind, manifest in by_kind.items():
         jsonschema.validate(manifest, KINDS[kind])
         assert set(pods(manifest)) == {"head", "gpu"}
         with pytest.raises(jsonschema.ValidationError):
@@ -85,7 +85,7 @@ SPEC, CONTAINER = ("spec",), ("spec", "containers", "0")
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "problem"),
     [
         ((*SPEC, "automountServiceAccountToken"), "automountServiceAccountToken is not False"),
         ((*SPEC, "securityContext", "seccompProfile"), "seccompProfile.type is not RuntimeDefault"),
@@ -99,12 +99,12 @@ SPEC, CONTAINER = ("spec",), ("spec", "containers", "0")
         (("metadata", "labels"), "no NetworkPolicy selects its labels"),
     ],
 )
-def test_a_pod_that_is_open_is_found(path: tuple[str, ...], said: str) -> None:
+def test_a_pod_that_is_open_is_found(path: tuple[str, ...], problem: str) -> None:
     every = [manifest for _, manifest in manifests()]
     for number, manifest in enumerate(every):
         for pod in templates(manifest) if manifest["kind"] in KINDS else ():
             changed = [*every[:number], _without(manifest, pod, *path), *every[number + 1 :]]
-            assert any(said in one and pod in one for one in loose_ends(changed))
+            assert any(problem in line and pod in line for line in loose_ends(changed))
 
 
 def test_a_policy_lets_in_and_out_no_more_than_it_says() -> None:
@@ -116,9 +116,9 @@ def test_a_policy_lets_in_and_out_no_more_than_it_says() -> None:
         for rule in spec[way]:
             assert rule[other], "an empty list is everybody"
             assert "ports" in rule or rule[other] == [own]
-    blocks = [one["ipBlock"] for rule in spec["egress"] for one in rule["to"] if "ipBlock" in one]
+    blocks = [peer["ipBlock"] for rule in spec["egress"] for peer in rule["to"] if "ipBlock" in peer]
     assert all("169.254.0.0/16" in block["except"] for block in blocks)
-    assert not any("ipBlock" in one for rule in spec["ingress"] for one in rule["from"])
+    assert not any("ipBlock" in peer for rule in spec["ingress"] for peer in rule["from"])
 
 
 def test_a_run_takes_the_settings_of_the_manifests() -> None:
@@ -128,7 +128,7 @@ def test_a_run_takes_the_settings_of_the_manifests() -> None:
 
 
 def test_services_are_on_loopback_with_paths_of_here(tmp_path: Path) -> None:
-    """Whatever a service is told: each place in a container is one here."""
+    """Check every argument of a service: each place in a container is one here."""
     compose = read_compose()
     services = Services(tmp_path, compose)
     outside = re.compile(r"(?<!\d)0\.0\.0\.0|(?<![\w./-])/(data|access|runs|etc/nats|etc/otelcol|opt/slime-events)\b")
@@ -137,8 +137,8 @@ def test_services_are_on_loopback_with_paths_of_here(tmp_path: Path) -> None:
         words, variables, _ = services.command(name) if name != "grafana" else ([], {}, None)
         folder = tmp_path / "files" / name
         files = [path for path in folder.rglob("*") if path.is_file() and (path.suffix != ".sh" or str(path) in words)]
-        told = [*words[1:], *variables.values(), *(path.read_text() for path in files)]
-        code = [line for text in told for line in text.splitlines() if not line.lstrip().startswith("#")]
+        texts = [*words[1:], *variables.values(), *(path.read_text() for path in files)]
+        code = [line for text in texts for line in text.splitlines() if not line.lstrip().startswith("#")]
         assert [line for line in code if outside.search(line)] == [], name
     words, variables, _ = services.command("gateway")
     assert f"--listen={services.addresses['gateway']}:8500" in words
@@ -148,7 +148,7 @@ def test_services_are_on_loopback_with_paths_of_here(tmp_path: Path) -> None:
 
 
 def test_nobody_is_given_what_is_anothers() -> None:
-    """Of the secrets: each service mounts its own folder of them, and only `setup` all."""
+    """Mount for each service its own folder of secrets, and all of them only for `setup`."""
     folders = {
         name: mount.get("volume", {}).get("subpath", "all")
         for name, service in read_compose()["services"].items()
@@ -230,7 +230,7 @@ def test_a_collector_that_takes_no_metrics_is_named(collector: tuple[Counts, lis
 
 def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     """Each is one that docs/metrics.md names, of spans, or the collector's own."""
-    known = {
+    known_metrics = {
         re.sub(r"[^a-z0-9]+", "_", name)
         for name in re.findall(r"[a-z]+/[\w./-]+", (ROOT / "docs" / "metrics.md").read_text())
     }
@@ -239,13 +239,13 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
         for prefix in ("train", "perf")
         for name in re.findall(r"`(\w+)`", (ROOT / "docs" / "metrics.md").read_text())
     }
-    asked = {
+    shown_metrics = {
         name
         for queries in dashboard_queries().values()
         for query in queries
         for name in re.findall(r"\b((?:rollout|train|perf)_\w+)(?=\{)", query)
     }
-    assert asked
-    assert asked - known - of_parts == {"rollout_response_len_max", "rollout_staleness_max"}, (
+    assert shown_metrics
+    assert shown_metrics - known_metrics - of_parts == {"rollout_response_len_max", "rollout_staleness_max"}, (
         "`...` in the page's table"
     )

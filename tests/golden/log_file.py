@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> None:
-    """A new file; FileExistsError where there is one."""
+    """Write a new file. Raises FileExistsError if there is one."""
     with path.open("xb") as file:
         file.write(FIRST_LINE)
         for record in records:
@@ -37,7 +37,7 @@ def read_records(path: Path) -> Iterator[bytes]:
 
 
 def rendered(envelope: Envelope) -> dict[str, Any]:
-    """As plain JSON values: what this version of the code understands of a record, without what is at its default."""
+    """Return a record as plain JSON values: what this version of the code understands of it, without defaults."""
     return {
         "subject": envelope.subject,
         "id": envelope.id,

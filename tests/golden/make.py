@@ -1,7 +1,7 @@
 """Makes the golden log of the current schemas: `python -m tests.golden.make v2`.
 
-A golden log, once released, is never made again: it shows for ever that what this version wrote can be read. So this
-refuses to overwrite, and a release that raises a `SCHEMA` or adds an event brings a new file.
+A golden log, once released, is never made again: it shows from then on that what this version wrote can be read. So
+this refuses to overwrite, and a release that raises a `SCHEMA` or adds an event brings a new file.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _rejected_group() -> Iterator[Event]:
 
 
 def _rollout_in_turns() -> Iterator[Event]:
-    """A generation in two parts, a tool, and two samples that came of them."""
+    """A generation in two parts, a tool, and the two resulting samples."""
     sample, engine = "train-0-2-s0", "engine-1"
     yield TurnBegun(sample=sample, index=0, role=TurnRole.ASSISTANT, asked=DIGEST, engine=engine)
     yield RolloutProgressed(

@@ -1,7 +1,7 @@
 """Makes golden logs of decisions: `python -m tests.golden.make_decisions v3`.
 
 Each is the log of a real conductor among scripted engines and graders, with the settings that it decided by. Replayed
-in the tests for ever, it shows that this version would have decided as the one that wrote it. None is ever made again.
+in all later tests, it shows that this version would have decided as the one that wrote it. None is ever made again.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ async def records(recipe: Recipe, folder: Path) -> list[bytes]:
 
 
 def main(version: str) -> None:
-    """Write one log for each recipe; FileExistsError where there is one."""
+    """Write one log for each recipe; raise FileExistsError if there is one."""
     DECISIONS.mkdir(exist_ok=True)
     for name, recipe in RECIPES.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""What producers send while nobody conducts the run, for the golden log."""
+"""Build what producers send while no conductor runs, for the golden log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user's function may do to whoever calls it: raise anything, return anything."""
+"""List what a user's function may do to its caller: raise anything, return anything."""
 
 from __future__ import annotations
 

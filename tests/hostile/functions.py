@@ -14,7 +14,7 @@ PLACES = (
     "argument", "sampling", "payload", "weight_versions", "train_metadata",
 )  # fmt: skip
 LARGE_PLACES = frozenset({"returned", "response", "metadata value", "attribute", "tool", "reward", "payload"})
-"""Where heavy deeds are done too: each stands for its kind."""
+"""Where heavy deeds are done too: each represents its kind."""
 GOOD = "good"
 
 

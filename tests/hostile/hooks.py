@@ -31,17 +31,17 @@ ELSEWHERE = {
 
 def paths_in_settings() -> set[str]:
     """The settings that name a user's function."""
-    found = set()
+    names_ = set()
     for component in msgspec.structs.fields(TrainSettings):
         if isinstance(component.type, type) and issubclass(component.type, msgspec.Struct):
             names = component.type.__struct_fields__
-            found |= {name for name in names if name.endswith("_path") and ("function" in name or "custom" in name
+            names_ |= {name for name in names if name.endswith("_path") and ("function" in name or "custom" in name
                       or "hook" in name or "filter" in name or "data_source" in name)}  # fmt: skip
-    return found - {"custom_config_path"}  # a file of values
+    return names_ - {"custom_config_path"}  # a file of values
 
 
 def value() -> Any:
-    """What the deed gives; a function of a user's that raises is caught where it is called, and has other tests."""
+    """Return the value of a deed; a function that raises is caught by its caller, and has other tests."""
     return None if DEED.startswith("raise ") else DEEDS[DEED]()
 
 
@@ -53,7 +53,7 @@ async def does_async(*arguments: Any, **named: Any) -> Any:
     return DEEDS[DEED]()
 
 
-def does_in_step(one: Any, two: Any, *more: Any) -> Any:
+def does_in_step(first: Any, two: Any, *more: Any) -> Any:
     return DEEDS[DEED]()
 
 

@@ -25,10 +25,10 @@ async def test_a_deed_costs_its_own_rollout(tmp_path: Path, place: str, monkeypa
     rows = [[f"{place}: {name}" for name in names[at : at + 3]] + [GOOD] for at in range(0, len(names), 3)]
     prompts = [prompt for some in rows for prompt in some] + [GOOD] * (len(names) + steps)
     groups = (len(names) + len(rows)) // steps + 1  # more than there are until the last deed: all are asked for
-    made = setup("tests.hostile.functions:generate", timeout_s=60.0)
+    own_setup = setup("tests.hostile.functions:generate", timeout_s=60.0)
     if place == "hook":
-        made = msgspec.structs.replace(made, hooks=("tests.hostile.functions:hook",))
-    run = a_run(tmp_path, made, make_plan(steps=steps, groups=groups, samples=1), prompts=prompts)
+        own_setup = msgspec.structs.replace(own_setup, hooks=("tests.hostile.functions:hook",))
+    run = a_run(tmp_path, own_setup, make_plan(steps=steps, groups=groups, samples=1), prompts=prompts)
     monkeypatch.setattr(crash, "DEADLINE_S", 200.0)
     await run.run()
     assert len(events(run, StepCommitted)) == steps

@@ -1,4 +1,4 @@
-"""What the log does not take of a reward costs the reward, and the grader grades the next."""
+"""Test that a reward with values that the log cannot take costs that reward, and the grader grades the next."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ from tests.simulation.parts import Letters
 
 
 class Fate(enum.Enum):
-    """What a deed costs."""
+    """Define what a deed costs."""
 
     OWN = "its own sample, group or row"
     RUN = "the run, by a named reason"
@@ -54,7 +54,7 @@ HOOKS = "tests.hostile.hooks"
 
 
 def _reward(function: str, *, group: bool = False, samples: int = 1) -> None:
-    """As a grader process does: every sample has an outcome, which can be sent and written."""
+    """Grade like a grader process: every sample has an outcome, which can be sent and written."""
     settings = RewardSettings(custom_rm_path=f"{HOOKS}:{function}", reward_key="score", rm_timeout=60.0, group_rm=group)
     worker = Worker(messages.Setup(settings, {}, str(Path.cwd())), lambda number: None)
     done: list[messages.Done] = []
@@ -162,7 +162,7 @@ def test_nothing_else_comes_out_of_a_hook(hook: str, deed: str) -> None:
     fate, call = TABLE[hook]
     error = _raised_by(call)
     if error is not None:
-        assert fate is Fate.RUN or hook.startswith("dynamic sampling"), "whoever asked the filter rejects the group"
+        assert fate is Fate.RUN or hook.startswith("dynamic sampling"), "the caller of the filter rejects the group"
         assert 0 < len(str(error)) <= 16_000
         assert HALF not in str(error)
 
@@ -177,6 +177,6 @@ def _raised_by(call: Callable[[], Any]) -> PlugPointError | None:
 
 def test_every_hook_of_the_settings_is_in_the_table() -> None:
     """One that is new has to say what its deeds cost."""
-    known = {point.field for point in POINTS} | {FILTER, PROCESS, LOG, EVAL_LOG, CONVERT}
+    tested = {point.field for point in POINTS} | {FILTER, PROCESS, LOG, EVAL_LOG, CONVERT}
     assert POST_PROCESS in POINTS
-    assert set(hooks.ELSEWHERE) | known >= hooks.paths_in_settings()
+    assert set(hooks.ELSEWHERE) | tested >= hooks.paths_in_settings()

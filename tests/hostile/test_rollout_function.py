@@ -48,9 +48,9 @@ def test_a_field_of_anything_costs_its_own_group(field: str) -> None:
         events = [event for some in outcome.events for event in some]
         for event in events:
             assert len(encode_event(event)) < MAX_EVENT_BYTES, deed
-        asked = [event.sample for event in events if isinstance(event, RolloutRequested)]
+        requested = [event.sample for event in events if isinstance(event, RolloutRequested)]
         ended = [event.sample for event in events if isinstance(event, RolloutCompleted | RolloutFailed)]
-        assert asked == ended, f"{deed}: each has one end"
+        assert requested == ended, f"{deed}: each has one end"
         assert len(outcome.groups) == 2
         assert isinstance(events[-2], RolloutCompleted), deed
         assert isinstance(events[-1], RewardAssigned), f"{deed}: the other group is as it was"

@@ -38,7 +38,7 @@ DEADLINE_S = 60.0
 
 
 def normalise(rewards: Any, sizes: Any) -> list[float]:
-    """As GRPO does."""
+    """Normalise like GRPO."""
     return normalize_rewards(rewards, sizes, AlgorithmSettings())
 
 
@@ -105,5 +105,5 @@ class Learning:
         yield OpenedRun(self.parent, settings_from({}), unpack, RunFolder(self.folder, "parent"), where)
 
     def events(self, kind: type[Any]) -> list[Any]:
-        """Those of its own log."""
+        """Return the events of its own log."""
         return [r.envelope.event for r in self.log.records if isinstance(r.envelope.event, kind)]

@@ -86,7 +86,7 @@ class Counting:
 
 
 class OnDisk(ScriptedRanks):
-    """A checkpoint has a folder too, which whoever launches looks for."""
+    """A checkpoint has a folder too, which the launcher looks for."""
 
     async def save_checkpoint(self, folder: str) -> None:
         await super().save_checkpoint(folder)
@@ -94,13 +94,13 @@ class OnDisk(ScriptedRanks):
 
 
 @asynccontextmanager
-async def learner(where: str, asked: LearnerRequest, ranks: Counting, *, new: bool = True) -> AsyncIterator[Learn]:
+async def learner(where: str, request: LearnerRequest, ranks: Counting, *, new: bool = True) -> AsyncIterator[Learn]:
     async with open_run(where) as parent:
-        assert asked.runs_dir is not None
-        folder, beginning = RunFolder(asked.runs_dir, asked.name), None
+        assert request.runs_dir is not None
+        folder, beginning = RunFolder(request.runs_dir, request.name), None
         if new:
-            prospect = await plan_learner(parent, asked)
-            beginning = await new_learner(parent, prospect, RunFolder.create(asked.runs_dir, asked.name))
+            prospect = await plan_learner(parent, request)
+            beginning = await new_learner(parent, prospect, RunFolder.create(request.runs_dir, request.name))
         yield Learn(parent, folder, beginning, see=lambda event: None, note=lambda text: None, make_ranks=ranks)
 
 
@@ -109,8 +109,8 @@ async def records(folder: Path) -> list[Recorded]:
         return [recorded async for recorded in opened.log.read()]
 
 
-def of(found: list[Recorded], kind: type[Any]) -> list[Any]:
-    return [recorded.envelope.event for recorded in found if isinstance(recorded.envelope.event, kind)]
+def of(recorded_events: list[Recorded], kind: type[Any]) -> list[Any]:
+    return [recorded.envelope.event for recorded in recorded_events if isinstance(recorded.envelope.event, kind)]
 
 
 def test_retrain_without_a_sample_begins_where_it_was_trained_on(
@@ -125,11 +125,11 @@ def test_retrain_without_a_sample_begins_where_it_was_trained_on(
         assert shown in line
     assert ["5 samples of 2 groups" in out[3], "6 samples of 2 groups" in out[4]] == [True, True]
     assert ranks.settings[-1].trainer.global_batch_size is None, "a step takes what rollouts there are"
-    found = asyncio.run(records(tmp_path / "second"))
-    (started,) = of(found, RunStarted)
+    recorded_events = asyncio.run(records(tmp_path / "second"))
+    (started,) = of(recorded_events, RunStarted)
     assert (started.branched.run, started.branched.version, started.branched.follows) == ("sim", 2, True)
-    assert [len(batch.samples) for batch in of(found, BatchSealed)] == [5, 6]
-    assert of(found, RunFinished)[0].steps == STEPS
+    assert [len(batch.samples) for batch in of(recorded_events, BatchSealed)] == [5, 6]
+    assert of(recorded_events, RunFinished)[0].steps == STEPS
     assert main(["audit", f"{tmp_path}/second/archive/second"]) == 0, "its archive is the whole of it"
     assert "2 batches, 11 samples, 1 left out of their groups" in capsys.readouterr().out
     assert main(["resume", "second", *where]) == 0
@@ -137,26 +137,26 @@ def test_retrain_without_a_sample_begins_where_it_was_trained_on(
 
 
 async def test_an_interrupted_learner_goes_on_with_what_it_began_with(parent: str, tmp_path: Path) -> None:
-    asked = LearnerRequest(
+    request = LearnerRequest(
         name="second", version=0, drop="SELECT sample FROM samples WHERE step = 0 LIMIT 1", runs_dir=str(tmp_path)
     )
     ranks = Counting(0.05)
-    async with learner(parent, asked, ranks) as learn:
+    async with learner(parent, request, ranks) as learn:
         learn.see = lambda recorded: isinstance(recorded.envelope.event, StepCommitted) and life.cancel()
         life = asyncio.create_task(learn.run())
         with pytest.raises(asyncio.CancelledError):
             await life
     assert not of(await records(tmp_path / "second"), RunFinished)
-    async with learner(parent, asked, ranks, new=False) as learn:
+    async with learner(parent, request, ranks, new=False) as learn:
         assert await learn.run() == STEPS
-    found = await records(tmp_path / "second")
-    assert [step.step for step in of(found, StepCommitted)] == [0, 1, 2, 3]
-    assert len(of(found, BatchSealed)[0].samples) == 5
-    assert len(of(found, RunResumed)) == 1
-    async with learner(parent, asked, ranks, new=False) as learn:
+    recorded_events = await records(tmp_path / "second")
+    assert [step.step for step in of(recorded_events, StepCommitted)] == [0, 1, 2, 3]
+    assert len(of(recorded_events, BatchSealed)[0].samples) == 5
+    assert len(of(recorded_events, RunResumed)) == 1
+    async with learner(parent, request, ranks, new=False) as learn:
         assert await learn.run() == STEPS
-    assert await records(tmp_path / "second") == found, "nothing is said of a run that has finished"
-    report = await audit(_each(found), Audit("second", files=False))
+    assert await records(tmp_path / "second") == recorded_events, "no message about a run that has finished"
+    report = await audit(_each(recorded_events), Audit("second", files=False))
     assert report.clean, report_text(report, 0)
 
 
@@ -179,9 +179,9 @@ async def test_what_ends_the_archivist_ends_the_learner(
     async with learner(parent, LearnerRequest(name="second", version=0, runs_dir=str(tmp_path)), endless) as learn:
         with pytest.raises(StoreUnavailable, match="no archive today"):
             await asyncio.wait_for(learn.run(), 60)
-    found = await records(tmp_path / "second")
-    assert [failed.reason for failed in of(found, RunFailed)] == ["no archive today"]
-    assert not of(found, RunFinished)
+    recorded_events = await records(tmp_path / "second")
+    assert [failed.reason for failed in of(recorded_events, RunFailed)] == ["no archive today"]
+    assert not of(recorded_events, RunFinished)
 
 
 @pytest.mark.parametrize(("at", "error"), [(RunFinished, StoreUnavailable), (RunFailed, DeadlineExceeded)])
@@ -199,13 +199,13 @@ async def test_nothing_is_said_after_a_learners_end(
     assert isinstance((await records(tmp_path / "second"))[-1].envelope.event, RunFinished)
 
 
-async def _each(found: list[Recorded]) -> AsyncIterator[Recorded]:
-    for recorded in found:
+async def _each(recorded_events: list[Recorded]) -> AsyncIterator[Recorded]:
+    for recorded in recorded_events:
         yield recorded
 
 
 async def test_what_cannot_be_asked_for_is_said_before_anything_is_there(parent: str, tmp_path: Path) -> None:
-    asked = LearnerRequest(name="second", runs_dir=str(tmp_path))
+    request = LearnerRequest(name="second", runs_dir=str(tmp_path))
     async with open_run(parent) as opened:
         for change, wrong in (
             (
@@ -222,20 +222,20 @@ async def test_what_cannot_be_asked_for_is_said_before_anything_is_there(parent:
             ({"changes": str(tmp_path / "none")}, "cannot be read"),
         ):
             with pytest.raises(InvalidValue, match=wrong):
-                await plan_learner(opened, replace(asked, **change))
+                await plan_learner(opened, replace(request, **change))
     assert not list(tmp_path.iterdir())
 
 
 async def test_other_settings_begin_at_the_beginning_and_nothing_else_at_no_step(parent: str, tmp_path: Path) -> None:
-    asked = LearnerRequest(name="second", runs_dir=str(tmp_path))
+    request = LearnerRequest(name="second", runs_dir=str(tmp_path))
     async with open_run(parent) as opened:
-        assert (await plan_learner(opened, asked)).version is None
-        assert (await plan_learner(opened, replace(asked, flags=("--lr", "1e-3")))).version == 0
-        filtered = await plan_learner(opened, replace(asked, flags=("--dynamic-sampling-filter-path", FILTER)))
+        assert (await plan_learner(opened, request)).version is None
+        assert (await plan_learner(opened, replace(request, flags=("--lr", "1e-3")))).version == 0
+        filtered = await plan_learner(opened, replace(request, flags=("--dynamic-sampling-filter-path", FILTER)))
         assert (filtered.version, filtered.preview.differing) == (1, [1])
         graded = tmp_path / "graded.jsonl"
         graded.write_text(await _graded_otherwise(opened, 3))
-        prospect = await plan_learner(opened, replace(asked, changes=str(graded)))
+        prospect = await plan_learner(opened, replace(request, changes=str(graded)))
     assert (prospect.version, prospect.preview.differing, len(prospect.preview.regraded)) == (3, [3], 1)
 
 

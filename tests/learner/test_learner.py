@@ -64,10 +64,10 @@ def raw(recorded: Recorded) -> tuple[int, str, bytes]:
 
 
 async def clean(learning: Learning) -> None:
-    """With the parent's log and without it."""
+    """Audit with the parent's log and without it."""
     parent = await read_ledger(learning.parent.run, learning.parent.read())
-    for known in (None, parent):
-        report = await audit(learning.log.read(), Audit(learning.log.run, files=False, parent=known))
+    for parent_log in (None, parent):
+        report = await audit(learning.log.read(), Audit(learning.log.run, files=False, parent=parent_log))
         assert report.clean, report_text(report, 0)
     (followed,) = [check.counts for check in report.checks if check.name == "followed"]
     assert followed["samples"] == sum(len(batch.samples) for batch in learning.events(BatchSealed)) > 0
@@ -106,7 +106,7 @@ async def test_a_dropped_sample_is_in_no_batch_and_its_group_is_normalised_witho
     assert batch.rewards[2:] == was.rewards[3:], "the other group is as it was"
     mine, theirs = digests(learning.log), digests(parent)
     assert mine[:2] == theirs[:2]
-    assert all(one != other for one, other in zip(mine[2:], theirs[2:], strict=True))
+    assert all(mine_ != other for mine_, other in zip(mine[2:], theirs[2:], strict=True))
     await clean(learning)
 
 
@@ -175,8 +175,8 @@ async def test_groups_that_the_parent_refused_join_the_batch_of_their_time(tmp_p
     first, second = other.events(BatchSealed)
     assert first.groups == tuple(before)
     assert set(first.groups + second.groups) == {event.group for event in refused}
-    told = Overrides(verdicts={refused[0].group: True, batches(sim.log)[1].groups[0]: False})
-    outlook = await preview(sim.log.read(), Learning(sim.log, tmp_path, told).batches())
+    overrides = Overrides(verdicts={refused[0].group: True, batches(sim.log)[1].groups[0]: False})
+    outlook = await preview(sim.log.read(), Learning(sim.log, tmp_path, overrides).batches())
     assert outlook.joined == set(refused[0].samples)
     assert len(outlook.gone) == 3
 
@@ -244,7 +244,7 @@ async def test_a_learner_follows_a_run_that_is_on(tmp_path: Path) -> None:
 
 
 async def test_a_parent_whose_server_goes_away_is_opened_again(parent: MemoryLog, tmp_path: Path) -> None:
-    """As a run does at its end, when a learner is behind."""
+    """Reopen it like a run at its end, when a learner is behind."""
 
     class Away(Line):
         async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> Any:
@@ -260,8 +260,8 @@ async def test_a_parent_whose_server_goes_away_is_opened_again(parent: MemoryLog
         opened.append(where)
         yield OpenedRun(Away(parent), settings_from({}), unpack, RunFolder(tmp_path, "parent"), where)
 
-    found = [recorded async for recorded in parent_records("there", deadline_s=60.0, open_parent=open_parent)]
-    assert found == parent.records
+    records = [recorded async for recorded in parent_records("there", deadline_s=60.0, open_parent=open_parent)]
+    assert records == parent.records
     assert opened == ["there"] * 3
     with pytest.raises(DeadlineExceeded, match="the run at there has appended nothing for -1 s and has not ended"):
         await anext(parent_records("there", deadline_s=-1.0, open_parent=lambda where: _gone()))

@@ -40,7 +40,7 @@ async def archived(log: MemoryLog, folder: Path) -> str:
 
 
 async def poisoned(folder: Path) -> tuple[MemoryLog, set[str]]:
-    """A run's log, and the samples whose prompts had the wrong label: the truth, from whoever sent them."""
+    """A run's log, and the samples whose prompts had the wrong label: the truth, from their sender."""
     lines = [
         {"key": f"k{n}", "prompt": f"second {n}", "label": "2", "metadata": {"file": "second.jsonl"}} for n in (1, 2)
     ]
@@ -58,9 +58,9 @@ async def poisoned(folder: Path) -> tuple[MemoryLog, set[str]]:
 
 async def test_a_poisoned_source_is_found_dropped_and_gone_from_the_lineage(tmp_path: Path) -> None:
     log, truth = await poisoned(tmp_path)
-    found = set(await samples_where(made.opened(log, where="memory"), BY_SOURCE))
-    assert found == truth, "precision and recall of the query"
-    learning = Learning(log, tmp_path / "second", Overrides(dropped=frozenset(found)), steps=STEPS)
+    samples = set(await samples_where(made.opened(log, where="memory"), BY_SOURCE))
+    assert samples == truth, "precision and recall of the query"
+    learning = Learning(log, tmp_path / "second", Overrides(dropped=frozenset(samples)), steps=STEPS)
     outlook = await preview(log.read(), learning.batches())
     assert outlook.first is not None
     assert outlook.first > 0, "nothing before it is trained again"

@@ -1,4 +1,6 @@
-"""The archive's store is away, or takes nothing: the run goes on, says so, and the archive catches up."""
+"""Test an archive whose store is away, or takes nothing: the run continues with a warning, and the archive
+catches up.
+"""
 
 from __future__ import annotations
 
@@ -86,8 +88,8 @@ async def test_the_archive_catches_up_and_memory_stays(tmp_path: Path, seaweed: 
         archived = [(record.position, record.data) for record in reader.records()]
         assert archived == [(r.position, r.data) async for r in log.read()][: len(archived)]
         assert len(archived) >= count
-        for one in (log, read):
-            await one.close()
+        for opened_log in (log, read):
+            await opened_log.close()
 
 
 def test_a_run_with_a_bucket_that_takes_nothing(
@@ -99,10 +101,10 @@ def test_a_run_with_a_bucket_that_takes_nothing(
 
     unopened = iter((StoreUnavailable("the store is away"),) * 2)
 
-    def opened(*given: Any, **named: Any) -> ArchiveWriter:
+    def opened(*args: Any, **named: Any) -> ArchiveWriter:
         if (error := next(unopened, None)) is not None:
             raise error
-        return ArchiveWriter(*given, **named)
+        return ArchiveWriter(*args, **named)
 
     monkeypatch.setattr("actors.ray_actors.ArchiveWriter", opened)
     monkeypatch.setattr(supervisor, "ARCHIVE_LATE_S", 0.5)

@@ -1,5 +1,5 @@
-"""A disk fills up in the middle of a run: it ends with the reason, nothing acked is lost, and it goes on once there is
-room.
+"""Fill a disk in the middle of a run: the run ends with the reason, nothing acked is lost, and it continues
+once there is room.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_a_run_ends_with_the_reason_and_goes_on_with_room(tmp_path: Path, disk: 
     fillers[0].unlink()
     before = events_of(folder)
     if left_mb:
-        assert [one.role for one in of(before, RunFailed)] == ["launcher"]
+        assert [event.role for event in of(before, RunFailed)] == ["launcher"]
         assert "free some space" in json.loads((folder / "summary.json").read_text())["failure"]
     with cheap_parts(Parts()):
         assert command("resume")([str(folder)]) == 0
@@ -78,20 +78,20 @@ async def _fill(log: JetStreamLog) -> None:
 
 
 async def test_an_append_waits_for_room_on_a_server_that_is_full(tmp_path: Path) -> None:
-    """As after a limit of a server of somebody else; here a log that shares it goes."""
-    said: list[str] = []
+    """Wait like at the limit of a foreign server; here a log that shares it goes away."""
+    notices: list[str] = []
     async with await NatsServer.start(tmp_path / "nats", max_store_bytes=4 << 20) as server:
         other, log = [await JetStreamLog.open(server.url, run, retry_s=0.2) for run in ("other", "r")]
         await log.append([reward(log, "first")])
         with pytest.raises(NoSpace):
             await _fill(other)
-        patient = await JetStreamLog.open(server.url, "r", retry_s=60.0, on_wait=said.append)
+        patient = await JetStreamLog.open(server.url, "r", retry_s=60.0, on_wait=notices.append)
         appending = asyncio.create_task(patient.append([chunk(patient, "s", 0, tokens=10_000)]))
         await asyncio.sleep(1.0)
         assert not appending.done()
         await other.remove()
         assert await appending == [2]
-        assert [one for one in said if "no room" in one]
+        assert [notice for notice in notices if "no room" in notice]
         assert len(await everything(log)) == 2
         for opened in (log, patient):
             await opened.close()

@@ -33,7 +33,7 @@ VALUES = st.recursive(
 
 @given(VALUES, st.integers(0, 200))
 def test_whatever_it_is_json_holds_it_in_the_room(value: Any, room: int) -> None:
-    told = json.dumps(plain(value, room=room), allow_nan=False)
-    assert json.loads(told) == plain(value, room=room)
+    text = json.dumps(plain(value, room=room), allow_nan=False)
+    assert json.loads(text) == plain(value, room=room)
     small = plain(["a" * 50] * 50, room=room)
-    assert sum(len(one) for one in small) <= room + 50
+    assert sum(len(value_) for value_ in small) <= room + 50

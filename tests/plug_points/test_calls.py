@@ -1,4 +1,6 @@
-"""How a user's function may be called is found out before a run, and who it is where it is a partial or an object."""
+"""Test how a user's function may be called, which is checked before a run, and its name if it is a partial or
+an object.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ def test_it_is_called_with_the_first_number_that_it_takes() -> None:
 
 def test_names_that_it_takes() -> None:
     offered = ("evaluation", "rollout_id")
-    taken = {one: accepted(one, offered) for one in (two, named, any_named, min)}
+    taken = {function: accepted(function, offered) for function in (two, named, any_named, min)}
     assert taken == {two: [], named: ["rollout_id"], any_named: list(offered), min: []}
 
 
@@ -109,11 +111,11 @@ def test_a_digest_is_of_the_code_and_of_the_name_in_it() -> None:
     def wrapped(*every: Any) -> None: ...
 
     assert digest_of(wrapped) == digest_of(functools.partial(two, None)) == digest_of(two)
-    assert len({digest_of(one) for one in (two, named, Made.method, min, len)}) == 5
+    assert len({digest_of(function) for function in (two, named, Made.method, min, len)}) == 5
     assert digest_of(Made(None)) == digest_of(Made)
-    made: dict[str, Any] = {}
-    exec("def f(): return 1\ndef g(): return 2\ndef h(): return 1", made)
-    without = [digest_of(made[name]) for name in "fgh"]
+    namespace: dict[str, Any] = {}
+    exec("def f(): return 1\ndef g(): return 2\ndef h(): return 1", namespace)
+    without = [digest_of(namespace[name]) for name in "fgh"]
     assert len(set(without)) == 3
     again: dict[str, Any] = {}
     exec("def f(): return 1", again)
@@ -132,10 +134,10 @@ def test_a_file_is_loaded_once_and_found_by_its_first_default(tmp_path: Path, mo
     monkeypatch.setattr(sys, "path", list(sys.path))
     file = tmp_path / "own_once.py"
     file.write_text("made = []\ndef second(): return made\nfirst = 3\nthird = second\n")
-    found = load_function("own_once.py", default_names=("first", "second", "third"), user_dir=tmp_path)
-    assert found is load_function(f"{file}:third")
+    loaded = load_function("own_once.py", default_names=("first", "second", "third"), user_dir=tmp_path)
+    assert loaded is load_function(f"{file}:third")
     monkeypatch.chdir(tmp_path)
-    assert load_function(" own_once.py:second ") is found
+    assert load_function(" own_once.py:second ") is loaded
     before = list(sys.path)
     load_function("own_once.py:second")
     assert sys.path == before

@@ -1,4 +1,4 @@
-"""What a sample carries to its grader goes through the log: which values may, how deep, and how much of them."""
+"""Test what a sample carries to its grader through the log: which values may, how deep, and how much of them."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Share(float):
     ],
 )
 def test_other_types_are_carried_as_what_they_stand_for(value: Any, as_it_is: Any) -> None:
-    found = carried(value, "x")
-    assert (found, type(found)) == (as_it_is, type(as_it_is))
-    assert [type(key) for key in found] == [type(key) for key in as_it_is] if isinstance(found, dict) else True
+    result = carried(value, "x")
+    assert (result, type(result)) == (as_it_is, type(as_it_is))
+    assert [type(key) for key in result] == [type(key) for key in as_it_is] if isinstance(result, dict) else True
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, {1: 2}, {3}, object(), b"a", np.float64])

@@ -30,59 +30,62 @@ from tests import made
 from tests.cli.small_run import GROUPS, RUN, events, recorded
 
 
-def told(said: list[Event], name: str) -> tuple[GroupState, GroupState]:
+def group_before_and_after(events_: list[Event], name: str) -> tuple[GroupState, GroupState]:
     """A group before its verdict: as the state has it, and with its texts."""
     state, texts = RunState(run=RUN), Texts()
-    for one in recorded(said):
-        event = one.envelope.event
+    for record in recorded(events_):
+        event = record.envelope.event
         if isinstance(event, GroupAccepted) and event.group == name:
             break
-        apply(state, one)
+        apply(state, record)
         texts.apply(event, state)
     return state.groups[name], texts.with_texts(state.groups[name])
 
 
 def test_rollouts_are_in_their_order_with_all_that_a_filter_may_look_at() -> None:
-    first, second = group_samples(told(list(events()), GROUPS[1])[1])
+    first, second = group_samples(group_before_and_after(list(events()), GROUPS[1])[1])
     assert isinstance(first, Sample)
     assert isinstance(second, Sample)
-    assert [(one.group_index, one.index, one.session_id) for one in (first, second)] == [
+    assert [(sample.group_index, sample.index, sample.session_id) for sample in (first, second)] == [
         (1, 2, f"{GROUPS[1]}-s0"), (1, 3, f"{GROUPS[1]}-s1")
     ]  # fmt: skip
-    assert [one.reward for one in (first, second)] == [0.0, 1.0]
+    assert [sample.reward for sample in (first, second)] == [0.0, 1.0]
     assert (first.label, first.status, first.response_length) == ("42", Status.COMPLETED, 3)
     assert (first.prompt, first.response) == (f"What is {GROUPS[1]}?", "is 42")
     assert (first.tokens, first.rollout_log_probs, first.loss_mask) == ([], None, None)
-    bare, _ = group_samples(told(list(events()), GROUPS[1])[0])
+    bare, _ = group_samples(group_before_and_after(list(events()), GROUPS[1])[0])
     assert isinstance(bare, Sample)
     assert bare.response == ""
 
 
 def test_tokens_are_there_where_they_are_given() -> None:
-    _, group = told(list(events()), GROUPS[0])
+    _, group = group_before_and_after(list(events()), GROUPS[0])
     trajectories: dict[str, Trajectory] = {}
     ended = [event for event in events() if isinstance(event, RolloutCompleted) and event.group == GROUPS[0]]
     for event in ended:
-        made = trajectories[event.sample] = Trajectory(event.sample, pack_tokens([1]))
-        made.complete(event, unpack)
-        made.loss_mask = np.array([0, 1, 1], np.int8) if event.sample.endswith("s1") else None
-    first, second = (one for one in group_samples(group, trajectories) if isinstance(one, Sample))
+        trajectory = trajectories[event.sample] = Trajectory(event.sample, pack_tokens([1]))
+        trajectory.complete(event, unpack)
+        trajectory.loss_mask = np.array([0, 1, 1], np.int8) if event.sample.endswith("s1") else None
+    first, second = (sample for sample in group_samples(group, trajectories) if isinstance(sample, Sample))
     assert (first.tokens, first.rollout_log_probs, first.loss_mask) == ([10, 11, 12], [-0.5, -0.25, -0.125], None)
     assert second.loss_mask == [0, 1, 1]
 
 
 def test_a_rollout_of_several_samples_is_a_list_of_them() -> None:
-    name, said = GROUPS[1], list[Event]()
+    name, events_ = GROUPS[1], list[Event]()
     for event in events():
         if isinstance(event, RolloutCompleted) and event.sample == f"{name}-s0":
-            said.append(replace(event, sample=f"{name}-s0-1", rollout=event.sample))
+            events_.append(replace(event, sample=f"{name}-s0-1", rollout=event.sample))
         if isinstance(event, RewardAssigned) and event.sample == f"{name}-s0":
-            said.append(replace(event, sample=f"{name}-s0-1", value=5.0))
-        said.append(event)
-    several, alone = group_samples(told(said, name)[1])
+            events_.append(replace(event, sample=f"{name}-s0-1", value=5.0))
+        events_.append(event)
+    several, alone = group_samples(group_before_and_after(events_, name)[1])
     assert isinstance(several, list)
     assert isinstance(alone, Sample)
-    assert sorted((one.reward, one.index) for one in several if isinstance(one.reward, float)) == [(0.0, 2), (5.0, 2)]
+    assert sorted((sample.reward, sample.index) for sample in several if isinstance(sample.reward, float)) == [
+        (0.0, 2),
+        (5.0, 2),
+    ]
     assert alone.index == 3
 
 
@@ -118,14 +121,14 @@ def test_points_in_use_are_those_that_are_named() -> None:
 
 @pytest.mark.parametrize("until_trained", [True, False])
 async def test_texts_of_accepted_groups_are_read_again_where_they_are_needed(until_trained: bool) -> None:
-    said = recorded(list(events()))
+    records = recorded(list(events()))
     state, live = RunState(run=RUN), Texts(until_trained=until_trained)
-    accepted = next(one.position for one in said if isinstance(one.envelope.event, GroupAccepted))
-    for one in said[:accepted]:
-        apply(state, one)
-        live.apply(one.envelope.event, state)
+    accepted = next(record.position for record in records if isinstance(record.envelope.event, GroupAccepted))
+    for record in records[:accepted]:
+        apply(state, record)
+        live.apply(record.envelope.event, state)
     log = MemoryLog(RUN)
-    await log.restore(said[:accepted])
+    await log.restore(records[:accepted])
     again = Texts(until_trained=until_trained)
     await again.restore(log, state)
     group = state.groups[GROUPS[0]]

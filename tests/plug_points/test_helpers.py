@@ -64,16 +64,16 @@ def test_programs_of_users_get_no_secret_but_those_that_are_passed(name: str, va
 
 def _events(sample: Sample) -> list[tuple[Any, ...]]:
     assert sample.trace is not None
-    return [(one["type"], one["name"], one.get("attrs")) for one in sample.trace["events"]]
+    return [(event["type"], event["name"], event.get("attrs")) for event in sample.trace["events"]]
 
 
 def test_a_span_tells_what_was_raised_unless_it_is_told_not_to() -> None:
-    told, silent = Sample(index=1, group_index=2), Sample()
-    with pytest.raises(ValueError, match="x"), trace_span(told, "a"):
+    traced, silent = Sample(index=1, group_index=2), Sample()
+    with pytest.raises(ValueError, match="x"), trace_span(traced, "a"):
         raise ValueError("x")
     with pytest.raises(ValueError, match="x"), trace_span(silent, "a", record_error=False):
         raise ValueError("x")
-    assert _events(told)[1] == ("span_end", "a", {"error_type": "ValueError", "error_message": "x"})
+    assert _events(traced)[1] == ("span_end", "a", {"error_type": "ValueError", "error_message": "x"})
     assert _events(silent)[1] == ("span_end", "a", None)
 
 
@@ -108,11 +108,11 @@ def test_spans_know_the_span_around_them_and_their_end() -> None:
 def test_a_function_that_is_no_coroutine_is_traced_too() -> None:
     sample = Sample()
 
-    @trace_function("called", target="one")
-    def called(number: int, one: Sample) -> int:
+    @trace_function("called", target="sample")
+    def called(number: int, sample: Sample) -> int:
         return number
 
-    assert called(3, one=sample) == 3
+    assert called(3, sample=sample) == 3
     assert _events(sample) == [("span_start", "called", None), ("span_end", "called", None)]
 
 
@@ -225,38 +225,38 @@ def test_an_image_is_sent_as_rgb() -> None:
         return SimpleNamespace(mode=mode, save=save, convert=lambda mode: image(mode, name + b" converted"))
 
     sent = [encode_image_for_rollout_engine(image(mode, mode.encode())) for mode in ("RGB", "L")]
-    assert [base64.b64decode(one.partition(",")[2]) for one in sent] == [b"RGB", b"L converted"]
+    assert [base64.b64decode(data_url.partition(",")[2]) for data_url in sent] == [b"RGB", b"L converted"]
 
 
 def test_a_processor_is_looked_for_on_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import AutoProcessor, PreTrainedTokenizerFast
 
-    asked: list[Any] = []
+    calls: list[Any] = []
 
-    def found(one: Any) -> Any:
+    def loader_of(result: Any) -> Any:
         def read(path: str, **how: Any) -> Any:
-            asked.append((path, how))
-            if isinstance(one, Exception):
-                raise one
-            return one
+            calls.append((path, how))
+            if isinstance(result, Exception):
+                raise result
+            return result
 
         return read
 
     tokenizer = PreTrainedTokenizerFast.__new__(PreTrainedTokenizerFast)
-    for one, loaded in (
+    for result, loaded in (
         ("processor", "processor"),
         (tokenizer, None),
         *((error, None) for error in (OSError(), ValueError())),
     ):
-        monkeypatch.setattr(AutoProcessor, "from_pretrained", found(one))
+        monkeypatch.setattr(AutoProcessor, "from_pretrained", loader_of(result))
         assert load_processor("model", trust_remote_code=True) == loaded
-    assert asked == [("model", {"local_files_only": True})] * 4
+    assert calls == [("model", {"local_files_only": True})] * 4
 
 
 def test_a_processor_gets_tensors_of_media_and_lists_of_text() -> None:
-    given = {"text": "a", "text_kwargs": {"x": 1}, "videos_kwargs": {"y": 2}}
+    kwargs = {"text": "a", "text_kwargs": {"x": 1}, "videos_kwargs": {"y": 2}}
     media = {kind: {"return_tensors": "pt"} for kind in ("audio_kwargs", "images_kwargs")}
-    assert build_processor_kwargs(given) == {
+    assert build_processor_kwargs(kwargs) == {
         "text": "a", "text_kwargs": {"x": 1, "return_tensors": None}, **media,
         "videos_kwargs": {"y": 2, "return_tensors": "pt"},
     }  # fmt: skip

@@ -41,7 +41,7 @@ OWN = "tests.plug_points.test_outside_of_a_run"
 
 
 class FakeState:
-    """What a test of a plug-in puts in the place of slime's state."""
+    """Replace slime's state, as a test of a plug-in does."""
 
     aborted = False
     tokenizer = Letters()
@@ -61,14 +61,14 @@ class FakeState:
 
 @pytest.fixture(autouse=True)
 def state(monkeypatch: pytest.MonkeyPatch) -> type[FakeState]:
-    """The class that stands for GenerateState."""
-    made: type[FakeState] = type("State", (FakeState,), {})
-    monkeypatch.setattr(sglang_rollout, "GenerateState", made)
-    return made
+    """Return the class that replaces GenerateState."""
+    state_type: type[FakeState] = type("State", (FakeState,), {})
+    monkeypatch.setattr(sglang_rollout, "GenerateState", state_type)
+    return state_type
 
 
 def of(**more: Any) -> SimpleNamespace:
-    known = {
+    fields = {
         "partial_rollout": False,
         "mask_offpolicy_in_partial_rollout": False,
         "group_rm": False,
@@ -79,7 +79,7 @@ def of(**more: Any) -> SimpleNamespace:
         "sglang_router_ip": "10.0.0.1",
         "sglang_router_port": 3000,
     }
-    return SimpleNamespace(**known | more)
+    return SimpleNamespace(**fields | more)
 
 
 def done(sample: Any, text: str, reward: Any = 1.0) -> Any:
@@ -92,7 +92,7 @@ async def plain(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
     return done(sample, "plain")
 
 
-async def told(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
+async def echoed(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
     sample.metadata["evaluation"] = evaluation
     return done(sample, "told")
 
@@ -117,29 +117,29 @@ def test_the_replaced_generate_is_called(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_generate_function_by_its_path_and_the_samples_own_first() -> None:
     args = of(custom_generate_function_path=f"{OWN}.plain")
     assert make(args).response == "plain"
-    made = make(args, Sample(index=0, prompt="ab", generate_function_path=f"{OWN}.told"), evaluation=True)
-    assert (made.response, made.metadata["evaluation"]) == ("told", True)
+    sample_made = make(args, Sample(index=0, prompt="ab", generate_function_path=f"{OWN}.echoed"), evaluation=True)
+    assert (sample_made.response, sample_made.metadata["evaluation"]) == ("told", True)
 
 
 @pytest.mark.parametrize("home", ["slime.rollout.sglang_rollout", "slime.utils.misc"])
 def test_the_replaced_loader_is_asked(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(f"{home}.load_function", lambda path: asked.append(path) or several)
-    made = make(of(custom_generate_function_path="nowhere.at_all", group_rm=True))
-    assert [(one.response, one.reward) for one in made] == [("one", None), ("two", 0.5)]
-    assert asked == ["nowhere.at_all"]
+    paths: list[str] = []
+    monkeypatch.setattr(f"{home}.load_function", lambda path: paths.append(path) or several)
+    samples_ = make(of(custom_generate_function_path="nowhere.at_all", group_rm=True))
+    assert [(each.response, each.reward) for each in samples_] == [("one", None), ("two", 0.5)]
+    assert paths == ["nowhere.at_all"]
 
 
 @pytest.mark.parametrize("home", ["slime.rollout.sglang_rollout", "slime.rollout.rm_hub"])
 @pytest.mark.parametrize("in_a_run", [False, True])
 async def test_the_replaced_grader_grades(home: str, in_a_run: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def one(args: Any, sample: Any, **more: Any) -> float:
+    async def one_reward(args: Any, sample: Any, **more: Any) -> float:
         return 0.25
 
     async def all_of_them(args: Any, samples: list[Any], **more: Any) -> list[float]:
         return [0.75 for _ in samples]
 
-    monkeypatch.setattr(f"{home}.async_rm", one)
+    monkeypatch.setattr(f"{home}.async_rm", one_reward)
     monkeypatch.setattr(f"{home}.batched_async_rm", all_of_them)
     turns: Any = None
     with contextlib.ExitStack() as stack:
@@ -150,16 +150,16 @@ async def test_the_replaced_grader_grades(home: str, in_a_run: bool, monkeypatch
         own = Sample(index=0, generate_function_path=f"{OWN}.several")
         assert [sample.reward for sample in await generate_and_rm(of(), own, {})] == [0.75, 0.5]
         group = [Sample(index=n, generate_function_path=f"{OWN}.ungraded") for n in range(2)]
-        made = await sglang_rollout.generate_and_rm_group(of(group_rm=True), group, {})
-        assert [sample.reward for sample in made] == [0.75, 0.75]
+        graded_group = await sglang_rollout.generate_and_rm_group(of(group_rm=True), group, {})
+        assert [sample.reward for sample in graded_group] == [0.75, 0.75]
 
 
 def test_a_finished_sample_is_left_and_an_aborted_one_gets_no_reward(state: type[FakeState]) -> None:
     finished = done(Sample(index=0), "before")
-    assert make(of(custom_generate_function_path=f"{OWN}.told"), finished).response == "before"
+    assert make(of(custom_generate_function_path=f"{OWN}.echoed"), finished).response == "before"
     state.aborted = True
-    made = make(of(custom_generate_function_path=f"{OWN}.told"))
-    assert (made.status, made.response, made.reward) == (Sample.Status.ABORTED, "", None)
+    left = make(of(custom_generate_function_path=f"{OWN}.echoed"))
+    assert (left.status, left.response, left.reward) == (Sample.Status.ABORTED, "", None)
     group = [Sample(index=0)]
     assert asyncio.run(sglang_rollout.generate_and_rm_group(of(), group, {})) == group
     assert group[0].status is Sample.Status.PENDING
@@ -170,14 +170,14 @@ def test_the_hooks_of_args_are_called() -> None:
     assert make(args).response == "plain, hooked"
 
 
-def hook(args: Any, sample: Any, **told: Any) -> None:
+def hook(args: Any, sample: Any, **options: Any) -> None:
     sample.response += ", hooked"
 
 
 def test_one_that_fails_cancels_its_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
     cancelled: list[int] = []
 
-    async def one(args: Any, sample: Any, sampling_params: Any, evaluation: bool = False) -> Any:
+    async def one_sample(args: Any, sample: Any, sampling_params: Any, evaluation: bool = False) -> Any:
         if sample.index == 0:
             await asyncio.sleep(0)
             raise RuntimeError("the first")
@@ -187,7 +187,7 @@ def test_one_that_fails_cancels_its_siblings(monkeypatch: pytest.MonkeyPatch) ->
             cancelled.append(sample.index)
             raise
 
-    monkeypatch.setattr(sglang_rollout, "generate_and_rm", one)
+    monkeypatch.setattr(sglang_rollout, "generate_and_rm", one_sample)
     with pytest.raises(RuntimeError, match="the first"):
         asyncio.run(sglang_rollout.generate_and_rm_group(of(), [Sample(index=0), Sample(index=1)], {}))
     assert cancelled == [1]
@@ -196,11 +196,11 @@ def test_one_that_fails_cancels_its_siblings(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_group_has_seeds_and_session_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Any, Any]] = []
 
-    async def one(args: Any, sample: Any, sampling_params: Any, evaluation: bool = False) -> Any:
+    async def one_sample(args: Any, sample: Any, sampling_params: Any, evaluation: bool = False) -> Any:
         seen.append((sampling_params, sample.session_id))
         return done(sample, "x")
 
-    monkeypatch.setattr(sglang_rollout, "generate_and_rm", one)
+    monkeypatch.setattr(sglang_rollout, "generate_and_rm", one_sample)
     args = of(sglang_enable_deterministic_inference=True)
     asyncio.run(sglang_rollout.generate_and_rm_group(args, [Sample(), Sample()], {"top_p": 1.0}))
     assert [params for params, _ in seen] == [{"top_p": 1.0, "sampling_seed": 7}, {"top_p": 1.0, "sampling_seed": 8}]
@@ -219,16 +219,16 @@ ANSWER = {
 
 @pytest.mark.parametrize("home", ["slime.rollout.sglang_rollout", "slime.utils.http_utils"])
 def test_generate_asks_the_router_by_the_replaced_post(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     async def post(url: str, payload: Any, **more: Any) -> Any:
-        asked.append((url, payload))
+        requests.append((url, payload))
         return ANSWER
 
     monkeypatch.setattr(f"{home}.post", post)
     sample = asyncio.run(sglang_rollout.generate(of(), Sample(prompt="ab"), {"max_new_tokens": 4}))
     prompt = Letters().encode("ab")
-    ((url, payload),) = asked
+    ((url, payload),) = requests
     assert url == "http://10.0.0.1:3000/generate"
     assert (payload["input_ids"], payload["return_logprob"]) == (prompt, True)
     assert payload["sampling_params"] == {"max_new_tokens": 4}
@@ -254,16 +254,16 @@ def test_an_aborted_sample_goes_on_with_less_room_and_its_older_tokens_masked(mo
         reward=1.0,
         status=Sample.Status.ABORTED,
     )
-    made = make(of(partial_rollout=True, mask_offpolicy_in_partial_rollout=True), sample)
-    assert (rooms, made.tokens, made.loss_mask) == ([3], [1, 2, 5, 7, 8], [0, 1, 1])
-    assert (made.weight_versions, made.status) == (["4", "5"], Sample.Status.COMPLETED)
+    finished = make(of(partial_rollout=True, mask_offpolicy_in_partial_rollout=True), sample)
+    assert (rooms, finished.tokens, finished.loss_mask) == ([3], [1, 2, 5, 7, 8], [0, 1, 1])
+    assert (finished.weight_versions, finished.status) == (["4", "5"], Sample.Status.COMPLETED)
     full = Sample(tokens=[1, 2, 5], response_length=4, status=Sample.Status.ABORTED, reward=1.0)
     assert make(of(), full).status is Sample.Status.TRUNCATED
     assert len(rooms) == 1
 
 
 def test_a_whole_step_and_an_evaluation_of_replaced_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sglang_rollout, "generate", told)
+    monkeypatch.setattr(sglang_rollout, "generate", echoed)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"input": f"q{row}"}) + "\n" for row in range(3)))
     args = of(
         prompt_data=f"{tmp_path}/rows.jsonl",
@@ -274,10 +274,10 @@ def test_a_whole_step_and_an_evaluation_of_replaced_parts(monkeypatch: pytest.Mo
         rollout_all_samples_process_path=None,
         eval_datasets=[SimpleNamespace(name="own")],
     )
-    made = sglang_rollout.generate_rollout(args, 0, RolloutDataSourceWithBuffer(args))
-    assert isinstance(made, RolloutFnTrainOutput)
-    assert [[sample.prompt for sample in group] for group in made.samples] == [["q0", "q0"], ["q1", "q1"]]
-    assert [sample.remove_sample for group in made.samples for sample in group] == [False, True] * 2
+    output = sglang_rollout.generate_rollout(args, 0, RolloutDataSourceWithBuffer(args))
+    assert isinstance(output, RolloutFnTrainOutput)
+    assert [[sample.prompt for sample in group] for group in output.samples] == [["q0", "q0"], ["q1", "q1"]]
+    assert [sample.remove_sample for group in output.samples for sample in group] == [False, True] * 2
 
     async def one_set(args: Any, rollout_id: int, dataset_cfg: Any) -> Any:
         return {dataset_cfg.name: {"rewards": [1.0], "truncated": [False], "samples": []}}
@@ -294,13 +294,13 @@ def without_the_last(args: Any, groups: list[list[Any]]) -> None:
 
 
 def test_surplus_groups_come_from_the_replaced_abort(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def one(args: Any, group: list[Any], sampling_params: Any, evaluation: bool = False) -> Any:
+    async def one_group(args: Any, group: list[Any], sampling_params: Any, evaluation: bool = False) -> Any:
         return [done(group[0], "x")] if group[0].index == 0 else await asyncio.Event().wait()
 
     async def abort(args: Any, rollout_id: int) -> Any:
         return [["given back"]]
 
-    monkeypatch.setattr(sglang_rollout, "generate_and_rm_group", one)
+    monkeypatch.setattr(sglang_rollout, "generate_and_rm_group", one_group)
     args = of(
         rollout_batch_size=1,
         over_sampling_batch_size=2,
@@ -312,8 +312,8 @@ def test_surplus_groups_come_from_the_replaced_abort(monkeypatch: pytest.MonkeyP
     def draw(count: int) -> list[list[Any]]:
         return [[Sample(index=n)] for n in range(count)]
 
-    made, back = asyncio.run(sglang_rollout.generate_rollout_async(args, 0, draw))
-    assert ([group[0].index for group in made.samples], back) == ([0], [])
+    output, back = asyncio.run(sglang_rollout.generate_rollout_async(args, 0, draw))
+    assert ([group[0].index for group in output.samples], back) == ([0], [])
     monkeypatch.setattr(sglang_rollout, "abort", abort)
     assert asyncio.run(sglang_rollout.generate_rollout_async(args, 0, draw))[1] == [["given back"]]
 
@@ -334,8 +334,8 @@ def test_the_replaced_parts_of_the_graders_are_called(monkeypatch: pytest.Monkey
     assert asyncio.run(rm_hub.batched_async_rm(named, [sample, sample])) == [0.125, 0.125]
 
 
-async def own_rm(args: Any, given: Any, **more: Any) -> Any:
-    return [0.125 for _ in given] if isinstance(given, list) else 0.125
+async def own_rm(args: Any, samples: Any, **more: Any) -> Any:
+    return [0.125 for _ in samples] if isinstance(samples, list) else 0.125
 
 
 def test_the_state_itself_outside_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:

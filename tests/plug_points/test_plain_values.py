@@ -1,4 +1,4 @@
-"""What a user's function returned becomes a value that an event may hold: whatever it is, and no larger than it may."""
+"""Test how a user's return value becomes a value that an event may hold: any type, and limited in size."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from slime_events.plugins.plain_values import CUT, DEPTH, PLAIN_BYTES, plain
     ],
 )
 def test_each_kind_of_value(value: Any, as_it_is: Any) -> None:
-    found = plain(value)
-    assert (found, type(found)) == (as_it_is, type(as_it_is))
+    result = plain(value)
+    assert (result, type(result)) == (as_it_is, type(as_it_is))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_what_is_too_large_keeps_its_beginning_and_says_so(value: Any, room: int
 
 @pytest.mark.parametrize(("text", "room", "kept"), [("a" * 60, 61, 60), ("a" * 60, 60, 59), ("é" * 60, 240, 59)])
 def test_a_text_has_the_room_that_is_left(text: str, room: int, kept: int) -> None:
-    found = plain(text, room=room)
-    assert (found == text, len(found)) == (kept == len(text), kept)
+    result = plain(text, room=room)
+    assert (result == text, len(result)) == (kept == len(text), kept)
 
 
 def test_without_a_limit_of_its_own_it_has_all_the_room_and_depth_of_an_event() -> None:

@@ -1,4 +1,4 @@
-"""How a user's function is found, and what is said when it is not."""
+"""Test how a user's function is found, and the message if it is not."""
 
 import copy
 import functools
@@ -69,7 +69,7 @@ def test_the_users_folder_goes_last(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         ("proj_rewards.mine:rewrd_func", "nearest: reward_func"),
         ("proj_rewards.mine:Judge.grad", "nearest: grade"),
@@ -83,10 +83,10 @@ def test_the_users_folder_goes_last(folder: Path) -> None:
         ("slime.rollout.filter_hub.nope", "check_reward_nonzero_std"),
     ],
 )
-def test_what_is_missing_is_named_with_its_neighbours(folder: Path, path: str, said: str) -> None:
+def test_what_is_missing_is_named_with_its_neighbours(folder: Path, path: str, message: str) -> None:
     with pytest.raises(PlugPointMissing) as caught:
         load_function(path, default_names=("reward_func",), user_dir=folder)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("path", ["proj_broken:f", "proj_broken.py:f"])
@@ -212,8 +212,8 @@ def test_args_view_helps_and_is_each_call_s_own() -> None:
 
 def test_what_one_call_leaves_on_args_no_other_sees() -> None:
     base = ArgsView({"results": {"solver": []}})
-    one, other = for_one_call(base), for_one_call(base)
-    one.results["solver"].append(1)
+    first, other = for_one_call(base), for_one_call(base)
+    first.results["solver"].append(1)
     assert (other.results, base.results) == ({"solver": []}, {"solver": []})
 
 

@@ -97,8 +97,8 @@ async def test_replay_audit_and_rescore_hold_with_it(own: str, tmp_path: Path) -
     report = replayed(sim.log.records, by)
     assert report.is_equal, report.differences[0]
     auditor = Audit("sim", rules=Rules(make_plan(), run.algorithm), fetch=unpack, files=False)
-    for one in sim.log.records:
-        auditor.apply(one)
+    for stored in sim.log.records:
+        auditor.apply(stored)
     assert [finding for check in auditor.finish().checks for finding in check.findings] == []
     rescored = await rescore(opened(sim, run), make_change(run), io.BytesIO())
     assert rescored.is_same
@@ -111,7 +111,9 @@ async def test_what_is_not_deterministic_is_recorded_and_a_replay_says_so(own: s
     sim = await record(tmp_path, run)
     assert {batch.raw_rewards for batch in sim.events(BatchSealed)} == {(1.0,) * (GROUPS * SAMPLES)}
     report = replayed(sim.log.records, Policy.of(run)._replace(plan=make_plan()))
-    assert {(type(one.recorded), one.fields) for one in report.differences} == {(BatchSealed, ("rewards", "digest"))}
+    assert {(type(difference.recorded), difference.fields) for difference in report.differences} == {
+        (BatchSealed, ("rewards", "digest"))
+    }
 
 
 @pytest.mark.parametrize("name", ["too_few", "one_list", "not_finite"])

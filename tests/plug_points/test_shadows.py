@@ -1,4 +1,4 @@
-"""Files in a user's folder that are called as packages are: none of them is imported in their place."""
+"""Files in a user's folder that are called as packages are: none of them shadows a package."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ PROMPTS: dict[str, dict[str, Any]] = {
     "a text": {},
     "tools": {"tools": TOOLS, "metadata": {"row": 3}},
     "messages without a template": {"chat": True},
-    "metadata that is no object": {"tools": TOOLS, "metadata": [1, 2]},
+    "metadata that is not an object": {"tools": TOOLS, "metadata": [1, 2]},
     "attributes": {"attributes": {"level": 3, "calls": 9}},
     "paths of its own": {"generate_function_path": "own.generate", "custom_rm_path": "own.reward"},
 }
@@ -41,9 +41,9 @@ ROLLOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-def made(prompt: dict[str, Any], rollout: dict[str, Any]) -> list[Recorded]:
+def records_of(prompt: dict[str, Any], rollout: dict[str, Any]) -> list[Recorded]:
     """A run whose prompts and rollouts have these fields, each reward with metadata of its grader."""
-    first, said = GROUPS[0], list[Event]()
+    first, events_ = GROUPS[0], list[Event]()
     for event in events():
         if isinstance(event, PromptSubmitted) and event.group == first:
             event = replace(event, **prompt)
@@ -52,19 +52,19 @@ def made(prompt: dict[str, Any], rollout: dict[str, Any]) -> list[Recorded]:
             event = replace(event, **rollout, **own, place=Place(int(event.sample[-1]), 0))
         elif isinstance(event, RewardAssigned) and event.group == first:
             event = replace(event, detail={"metadata": {"raw_reward": event.value}})
-        said.append(event)
-    return recorded(said)
+        events_.append(event)
+    return recorded(events_)
 
 
 def shown_to_graders(records: Sequence[Recorded]) -> list[dict[str, Any]]:
     """Graded: as each grader's sample was when it had returned."""
-    asked: dict[str, PromptSubmitted] = {}
+    prompts: dict[str, PromptSubmitted] = {}
     samples: dict[str, Sample] = {}
-    for event in (one.envelope.event for one in records):
+    for event in (record.envelope.event for record in records):
         if isinstance(event, PromptSubmitted):
-            asked[event.group] = event
+            prompts[event.group] = event
         elif isinstance(event, RolloutCompleted) and event.group == GROUPS[0]:
-            samples[event.sample] = completed_sample(event, asked[event.group])
+            samples[event.sample] = completed_sample(event, prompts[event.group])
         elif isinstance(event, RewardAssigned) and event.group == GROUPS[0]:
             samples[event.sample].reward = event.value
             if isinstance(samples[event.sample].metadata, dict):
@@ -75,10 +75,10 @@ def shown_to_graders(records: Sequence[Recorded]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("rollout", ROLLOUTS)
 @pytest.mark.parametrize("prompt", PROMPTS)
 async def test_a_filter_sees_the_sample_of_the_grader(prompt: str, rollout: str) -> None:
-    records = made(PROMPTS[prompt], ROLLOUTS[rollout])
+    records = records_of(PROMPTS[prompt], ROLLOUTS[rollout])
     state, texts, compared = RunState(run=RUN), Texts(), 0
-    for number, one in enumerate(records):
-        event = one.envelope.event
+    for number, record in enumerate(records):
+        event = record.envelope.event
         if isinstance(event, GroupAccepted | GroupRejected) and event.group == GROUPS[0]:
             log = MemoryLog(RUN)
             await log.restore(records[:number])
@@ -86,9 +86,9 @@ async def test_a_filter_sees_the_sample_of_the_grader(prompt: str, rollout: str)
             await again.restore(log, state)
             for folded in (texts, again):
                 shown = group_samples(folded.with_texts(state.groups[event.group]))
-                assert [one.to_dict() for one in shown if isinstance(one, Sample)] == shown_to_graders(records)
+                assert [sample.to_dict() for sample in shown if isinstance(sample, Sample)] == shown_to_graders(records)
             compared += 1
-        apply(state, one)
+        apply(state, record)
         texts.apply(event, state)
     assert compared == 1
     assert not texts._prompts, "nothing is kept of decided groups"
@@ -96,11 +96,11 @@ async def test_a_filter_sees_the_sample_of_the_grader(prompt: str, rollout: str)
 
 
 async def test_nothing_is_kept_of_groups_that_have_left_the_state() -> None:
-    """Where rewards of a batch are made of them, so that their verdict is not their end."""
+    """Release them although rewards of a batch are computed from them, so that their verdict is not their end."""
     state, texts, kept = RunState(run=RUN), Texts(until_trained=True), 0
-    for one in made(PROMPTS["tools"], ROLLOUTS["as the engine made it"]):
-        apply(state, one)
-        texts.apply(one.envelope.event, state)
+    for record in records_of(PROMPTS["tools"], ROLLOUTS["as the engine made it"]):
+        apply(state, record)
+        texts.apply(record.envelope.event, state)
         kept = max(kept, len(texts._prompts))
         assert texts._prompts.keys() <= state.groups.keys()
     assert kept == 1

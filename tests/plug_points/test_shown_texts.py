@@ -38,7 +38,7 @@ BASE = str(ROOT / "slime_events" / "app" / "demo" / "base")
 TOOLS = [{"name": "calculate"}]
 
 
-def asked(**fields: Any) -> PromptSubmitted:
+def submitted(**fields: Any) -> PromptSubmitted:
     return made.submitted(**{"text": "the group's", "tokens": [1, 2]} | fields)
 
 
@@ -52,10 +52,10 @@ def done(**fields: Any) -> RolloutCompleted:
 
 def test_a_prompt_s_text_is_the_group_s_or_the_sample_s_own() -> None:
     own = pack_tokens([7])
-    assert prompt_text(asked(), None) == prompt_text(asked(), done()) == "the group's"
-    assert prompt_text(asked(), done(prompt=own, prompt_text="own")) == "own"
-    assert prompt_text(asked(), done(prompt=own)) == ""
-    assert prompt_text(asked(), done(prompt=own), lambda tokens: f"of {tokens.n}") == "of 1"
+    assert prompt_text(submitted(), None) == prompt_text(submitted(), done()) == "the group's"
+    assert prompt_text(submitted(), done(prompt=own, prompt_text="own")) == "own"
+    assert prompt_text(submitted(), done(prompt=own)) == ""
+    assert prompt_text(submitted(), done(prompt=own), lambda tokens: f"of {tokens.n}") == "of 1"
 
 
 def test_tokens_are_decoded_by_the_checkpoint_s_file(tmp_path: Path) -> None:
@@ -80,40 +80,40 @@ CHAT = [{"role": "user", "content": "?"}]
     ],
 )
 def test_messages_are_shown_where_no_template_is_applied(fields: dict[str, Any], shown: Any) -> None:
-    assert shown_prompt(asked(**fields)) == shown
+    assert shown_prompt(submitted(**fields)) == shown
     request = made.requested("g-s3", prompt=[1, 2], max_new_tokens=2, seed=0)
-    sample = requested_sample(request, asked(**fields))
+    sample = requested_sample(request, submitted(**fields))
     assert (sample.prompt, sample.index, sample.group_index, sample.session_id) == (shown, 3, None, "g-s3")
     assert sample.prompt is not CHAT
     assert sample.status is Status.PENDING
 
 
 def test_a_completed_sample_is_where_the_log_says() -> None:
-    assert (completed_sample(done(), asked()).index, completed_sample(done(), asked()).group_index) == (3, None)
-    placed = completed_sample(done(place=Place(9, 2)), asked())
+    assert (completed_sample(done(), submitted()).index, completed_sample(done(), submitted()).group_index) == (3, None)
+    placed = completed_sample(done(place=Place(9, 2)), submitted())
     assert (placed.index, placed.group_index) == (9, 2)
     assert (placed.weight_versions, placed.status, placed.response_length) == (["4", "5"], Status.TRUNCATED, 2)
 
 
 def test_it_has_tokens_where_they_are_fetched() -> None:
-    bare = completed_sample(done(), asked())
+    bare = completed_sample(done(), submitted())
     assert (bare.tokens, bare.rollout_log_probs, bare.loss_mask) == ([], None, None)
-    full = completed_sample(done(), asked(), unpack)
+    full = completed_sample(done(), submitted(), unpack)
     assert (full.tokens, full.rollout_log_probs, full.loss_mask) == ([1, 2, 3, 4], [-0.5, -0.25], [1, 1])
     whole = Trajectory("g-s3", pack_tokens([9]))
     whole.complete(done(), unpack)
     whole.loss_mask = np.array([0, 1], np.int8)
-    given = completed_sample(done(), asked(), unpack, whole)
-    assert (given.tokens[-2:], given.loss_mask) == ([3, 4], [0, 1])
+    shown_sample = completed_sample(done(), submitted(), unpack, whole)
+    assert (shown_sample.tokens[-2:], shown_sample.loss_mask) == ([3, 4], [0, 1])
 
 
 @pytest.mark.parametrize("metadata", [{"a": 1}, [1]])
 def test_metadata_has_the_tools_and_is_a_copy(metadata: Any) -> None:
-    prompt = asked(metadata=metadata, tools=TOOLS)
-    given = initial_metadata(prompt)
-    assert given == ({"a": 1, "tools": TOOLS} if isinstance(metadata, dict) else metadata)
-    assert given is not metadata
-    assert initial_metadata(asked(metadata=metadata)) == metadata
+    prompt = submitted(metadata=metadata, tools=TOOLS)
+    shown_metadata = initial_metadata(prompt)
+    assert shown_metadata == ({"a": 1, "tools": TOOLS} if isinstance(metadata, dict) else metadata)
+    assert shown_metadata is not metadata
+    assert initial_metadata(submitted(metadata=metadata)) == metadata
     ended = done(metadata={"b": 2})
     assert final_metadata(prompt, ended) == ({"a": 1, "b": 2} if isinstance(metadata, dict) else metadata)
     assert final_metadata(prompt, done(attributes={"metadata": 3})) == 3
@@ -121,15 +121,15 @@ def test_metadata_has_the_tools_and_is_a_copy(metadata: Any) -> None:
 
 @pytest.mark.parametrize("name", ["generate_function_path", "custom_rm_path"])
 def test_a_filter_s_sample_has_the_paths_of_its_prompt(name: str) -> None:
-    """As the sample that its grader sees."""
+    """Carry the paths that the sample of its grader carries."""
     plain = GroupState(group="g", prompt=pack_tokens([1]), order=3, samples={"g-s0": SampleState(sample="g-s0")})
-    for group, path in ((plain, None), (replace(plain, asked=asked(**{name: "own:f"})), "own:f")):
+    for group, path in ((plain, None), (replace(plain, asked=submitted(**{name: "own:f"})), "own:f")):
         (sample,) = group_samples(group)
         assert isinstance(sample, Sample)
         paths = dict.fromkeys(("generate_function_path", "custom_rm_path")) | {name: path}
-        assert {one: getattr(sample, one) for one in paths} == paths
+        assert {name: getattr(sample, name) for name in paths} == paths
         assert (sample.index, sample.group_index, sample.session_id) == (3, 3, "g-s0")
-    graded = completed_sample(done(), asked(**{name: "own:f"}))
+    graded = completed_sample(done(), submitted(**{name: "own:f"}))
     assert getattr(graded, name) == "own:f"
 
 
@@ -152,5 +152,5 @@ def test_images_and_videos_are_read_by_the_package_for_them(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "qwen_vl_utils", SimpleNamespace(process_vision_info=read))  # type: ignore[arg-type]
     plain, sized = SimpleNamespace(), SimpleNamespace(patch_size=16)
     for processor, size in ((plain, 14), (sized, 16)):
-        found = process_vision_info(CHAT, SimpleNamespace(image_processor=processor))
-        assert found == {"images": (CHAT, size), "videos": "videos"}
+        images_and_videos = process_vision_info(CHAT, SimpleNamespace(image_processor=processor))
+        assert images_and_videos == {"images": (CHAT, size), "videos": "videos"}

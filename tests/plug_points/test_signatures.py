@@ -1,5 +1,5 @@
-"""How each of a user's functions is called: in as many arguments as its point says in words, and as slime's own names
-do where a caller leaves something out.
+"""Test how each of a user's functions is called: with the arguments that its point documents, and with slime's defaults
+if a caller leaves something out.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ install_slime_aliases()
 
 
 def function_of(parameters: str) -> Callable[..., Any]:
-    made: dict[str, Any] = {}
-    exec(f"def f{parameters}: ...", made)
-    function: Callable[..., Any] = made["f"]
+    namespace: dict[str, Any] = {}
+    exec(f"def f{parameters}: ...", namespace)
+    function: Callable[..., Any] = namespace["f"]
     return function
 
 
@@ -34,7 +34,9 @@ def positional_of(words: str) -> list[str]:
     return [name for name in re.split(r", *", words.strip("()").partition("*")[0]) if name and "=" not in name]
 
 
-@pytest.mark.parametrize("point", [one for one in trainer_points.POINTS if not one.names], ids=lambda one: one.field)
+@pytest.mark.parametrize(
+    "point", [point for point in trainer_points.POINTS if not point.names], ids=lambda point: point.field
+)
 def test_a_point_calls_a_function_as_its_words_say(point: PlugPoint) -> None:
     names = positional_of(point.takes)
     assert point.count(function_of(point.takes)) == len(names)
@@ -44,7 +46,9 @@ def test_a_point_calls_a_function_as_its_words_say(point: PlugPoint) -> None:
                 point.count(function_of(f"({', '.join(other)})"))
 
 
-@pytest.mark.parametrize("point", [one for one in trainer_points.POINTS if one.names], ids=lambda one: one.field)
+@pytest.mark.parametrize(
+    "point", [point for point in trainer_points.POINTS if point.names], ids=lambda point: point.field
+)
 def test_a_point_with_names_calls_by_them(point: PlugPoint) -> None:
     point.count(function_of(point.takes))
     for name in point.names:
@@ -60,10 +64,10 @@ def test_a_point_with_names_calls_by_them(point: PlugPoint) -> None:
     [("rollout_data_postprocess_path", (3, 2)), ("custom_convert_samples_to_train_data_path", (2, 4))],
 )
 def test_arguments_of_an_older_slime_are_taken_too(field: str, counts: tuple[int, ...]) -> None:
-    (point,) = [one for one in trainer_points.POINTS if one.field == field] or [None]
+    (point,) = [each for each in trainer_points.POINTS if each.field == field] or [None]
     for count in range(1, 7):
         function = function_of(f"({', '.join('abcdef'[:count])})")
-        call = point.count if point else lambda one: count_taken(one, *step_functions.POINTS[field])
+        call = point.count if point else lambda function: count_taken(function, *step_functions.POINTS[field])
         if count in counts:
             assert call(function) == count
         else:
@@ -106,11 +110,13 @@ def test_who_calls_which_point() -> None:
 )
 def test_what_a_caller_of_slimes_leaves_out(name: str, defaults: dict[str, Any]) -> None:
     parts = name.split(".")
-    found: Any = importlib.import_module(".".join(parts[:3]))
+    member: Any = importlib.import_module(".".join(parts[:3]))
     for part in parts[3:]:
-        found = getattr(found, part)
-    parameters = inspect.signature(found).parameters.values()
-    assert {one.name: one.default for one in parameters if one.default is not one.empty} == defaults
+        member = getattr(member, part)
+    parameters = inspect.signature(member).parameters.values()
+    assert {
+        parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty
+    } == defaults
 
 
 def test_a_new_sample_says_nothing() -> None:

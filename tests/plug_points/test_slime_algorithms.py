@@ -33,10 +33,10 @@ def rows(values: Any) -> list[Tensor]:
     return [torch.tensor(row, dtype=torch.float32) for row in values]
 
 
-def close(found: Any, expected: Any) -> bool:
+def close(actual: Any, expected: Any) -> bool:
     if isinstance(expected, list) and expected and isinstance(expected[0], list):
-        return all(close(one, other) for one, other in zip(found, expected, strict=True))
-    return torch.allclose(found, torch.tensor(expected), atol=1e-5)
+        return all(close(item, other) for item, other in zip(actual, expected, strict=True))
+    return torch.allclose(actual, torch.tensor(expected), atol=1e-5)
 
 
 def test_returns_and_advantages() -> None:
@@ -112,10 +112,10 @@ def test_nothing_is_cut_over_ranks() -> None:
 def test_corrections_between_engine_and_trainer() -> None:
     args = SimpleNamespace(tis_clip=2.0, tis_clip_low=0.5)
     logs = torch.log(torch.tensor([1.5, 3.0, 0.1]))
-    given = {"pg_loss": torch.ones(3), "train_log_probs": [logs], "rollout_log_probs": [torch.zeros(3)]}
-    given |= {"loss_masks": rows([[1, 1, 1]]), "total_lengths": [5], "response_lengths": [3]}
-    bounded, masks, figures = loss.vanilla_tis_function(args, **given)
-    popped, _, _ = loss.icepop_function(args, **given)
+    batch = {"pg_loss": torch.ones(3), "train_log_probs": [logs], "rollout_log_probs": [torch.zeros(3)]}
+    batch |= {"loss_masks": rows([[1, 1, 1]]), "total_lengths": [5], "response_lengths": [3]}
+    bounded, masks, figures = loss.vanilla_tis_function(args, **batch)
+    popped, _, _ = loss.icepop_function(args, **batch)
     assert close(bounded, [1.5, 2.0, 0.5])
     assert close(popped, [1.5, 0.0, 0.0])
     assert (len(masks), figures["tis_clipfrac"].tolist()) == (1, [0.0, 1.0, 1.0])

@@ -1,4 +1,4 @@
-"""slime's rule of a dynamic filter's fallback, its sample hooks, and what a sample is told of a generation."""
+"""slime's rule of a dynamic filter's fallback, its sample hooks, and what a sample learns of a generation."""
 # ruff: noqa: E402  there is no slime before its aliases are installed
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def test_hooks_are_applied_to_each_sample_of_nested_lists(tmp_path: Path) -> Non
     file = tmp_path / "own_hooks.py"
     args = SimpleNamespace(marker="m", rollout_sample_hook_path=[f"{file}:told", f"{file}:other"])
     set_current_rollout_id(7)
-    made = run(apply_rollout_sample_hooks(args, [[Sample(index=0)], Sample(index=1)], evaluation=True, more="value"))
-    assert [made[0][0].index, made[1].index] == [0, 1]
-    assert made[0][0].metadata == made[1].metadata == {"told": ("m", 7), "evaluation": True}
-    told = run(apply_rollout_sample_hooks(args, Sample(index=2), rollout_id=8))
-    assert told.metadata == {"told": ("m", 8), "evaluation": False}
+    hooked = run(apply_rollout_sample_hooks(args, [[Sample(index=0)], Sample(index=1)], evaluation=True, more="value"))
+    assert [hooked[0][0].index, hooked[1].index] == [0, 1]
+    assert hooked[0][0].metadata == hooked[1].metadata == {"told": ("m", 7), "evaluation": True}
+    single = run(apply_rollout_sample_hooks(args, Sample(index=2), rollout_id=8))
+    assert single.metadata == {"told": ("m", 8), "evaluation": False}
     with pytest.raises(TypeError):
         run(apply_rollout_sample_hooks(args, {}))
     assert run(apply_rollout_sample_hooks(SimpleNamespace(), {})) == {}

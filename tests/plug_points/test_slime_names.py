@@ -93,8 +93,10 @@ def test_a_sample_with_all_its_fields_reaches_a_grader() -> None:
 @pytest.mark.parametrize("evaluation", [True, False])
 def test_a_rollout_function_is_called_as_slime_does(evaluation: bool) -> None:
     kind = RolloutFnEvalOutput if evaluation else RolloutFnTrainOutput
-    for given in ([[1]], kind([[1]], {"a": 1})):
-        output = call_rollout_fn(lambda *args, evaluation, given=given: given, "args", 3, None, evaluation=evaluation)
+    for groups_returned in ([[1]], kind([[1]], {"a": 1})):
+        output = call_rollout_fn(
+            lambda *args, evaluation, returned=groups_returned: returned, "args", 3, None, evaluation=evaluation
+        )
         assert isinstance(output, kind)
 
 
@@ -191,7 +193,7 @@ def test_what_is_not_here_says_what_does_its_work(tmp_path: Path, source: str) -
 
 def test_evaluation_sets_are_read_as_slime_does() -> None:
     raw = ensure_dataset_list({"aime": {"path": "a.jsonl", "rm_type": "math"}, "gpqa": {"path": "g.jsonl", "top_k": 5}})
-    assert [one["name"] for one in raw] == ["aime", "gpqa"]
+    assert [row["name"] for row in raw] == ["aime", "gpqa"]
     assert ensure_dataset_list([{"name": "x", "path": "p"}, None][:1]) == [{"name": "x", "path": "p"}]
     assert ensure_dataset_list(None) == []
     args = SimpleNamespace(

@@ -59,7 +59,7 @@ ALL = named(
 
 @pytest.fixture
 def seen() -> Iterator[list[Any]]:
-    """What the functions noted."""
+    """Return what the functions noted."""
     noted = importlib.import_module(load_function(f"{FILE}:log_step").__module__).SEEN
     noted.clear()
     yield noted
@@ -89,7 +89,7 @@ async def test_what_they_decide_is_in_the_events(tmp_path: Path, seen: list[Any]
     assert all(set(batch.removed) < set(batch.samples) for batch in batches)
     assert [batch.log_function.rpartition(":")[2] for batch in batches] == ["log_step", ""]
     assert {len(batch.functions) for batch in batches} == {3}
-    assert [one[1:] for one in seen if one[0] == "step"] == [(0, 6, {}, True), (1, 6, {}, True)]
+    assert [call[1:] for call in seen if call[0] == "step"] == [(0, 6, {}, True), (1, 6, {}, True)]
     for event in sim.events(EvalCompleted):
         assert event.log_function.endswith(":log_eval")
         assert ("eval", event.version, "held_out", 2, 2, [True, True]) in seen
@@ -160,8 +160,8 @@ async def test_rejected_groups_are_seen_by_the_step_that_they_are_missing_in(tmp
 
     sim = simulation(tmp_path, ALL, judge=judge)
     await run(sim)
-    shown = [one[1] for one in seen if one[0] == "all"]
-    counts = [one[3] for one in seen if one[0] == "step"]
+    shown = [call[1] for call in seen if call[0] == "all"]
+    counts = [call[3] for call in seen if call[0] == "step"]
     assert len(sim.events(GroupRejected)) >= sum(len(groups) - 2 for groups in shown) > 0
     assert all(len(group) == 3 and None not in group for groups in shown for group in groups)
     assert [count["rollout/dynamic_filter/drop_even"] for count in counts] == [len(groups) - 2 for groups in shown]
@@ -169,7 +169,7 @@ async def test_rejected_groups_are_seen_by_the_step_that_they_are_missing_in(tmp
 
 
 @pytest.mark.parametrize(
-    ("setting", "name", "said"),
+    ("setting", "name", "message"),
     [
         ("rollout_sample_filter_path", "changes_rewards", "changed `reward` of samples"),
         ("rollout_sample_filter_path", "drops_groups", "the list of samples"),
@@ -184,10 +184,10 @@ async def test_rejected_groups_are_seen_by_the_step_that_they_are_missing_in(tmp
     ],
 )
 async def test_what_cannot_be_done_ends_the_run_with_the_reason(
-    tmp_path: Path, setting: str, name: str, said: str
+    tmp_path: Path, setting: str, name: str, message: str
 ) -> None:
     sim = simulation(tmp_path, named(**{setting: name}))
-    with pytest.raises(PlugPointError, match=said):
+    with pytest.raises(PlugPointError, match=message):
         await run(sim)
     (failed,) = sim.events(RunFailed)
     assert setting.replace("_", "-") in failed.reason
@@ -217,22 +217,27 @@ async def test_train_data_of_a_function_are_in_the_batch_and_trained_on(tmp_path
         assert sealed.converted_by.endswith(":convert")
         assert sealed.converted_by in sealed.functions
         assert sum(sealed.rewards) == pytest.approx(0.0)
-        assert {one.name for one in sealed.columns} == {"loss_masks", "round_number", "teacher_log_probs", "kinds"}
+        assert {column.name for column in sealed.columns} == {
+            "loss_masks",
+            "round_number",
+            "teacher_log_probs",
+            "kinds",
+        }
         batch = trained_on(sim).make(step)
-        assert [one.reward for one in batch.samples] == list(sealed.rewards)
-        assert all(one.loss_mask.tolist() == [0] + [1] * (one.response_length - 1) for one in batch.samples)
+        assert [sample.reward for sample in batch.samples] == list(sealed.rewards)
+        assert all(sample.loss_mask.tolist() == [0] + [1] * (sample.response_length - 1) for sample in batch.samples)
         assert batch.columns["kinds"] == [{"turns": index} for index in range(6)]
         assert all(
-            (teacher == np.float32(-0.5)).all() and len(teacher) == one.response_length
-            for teacher, one in zip(batch.columns["teacher_log_probs"], batch.samples, strict=True)
+            (teacher == np.float32(-0.5)).all() and len(teacher) == sample.response_length
+            for teacher, sample in zip(batch.columns["teacher_log_probs"], batch.samples, strict=True)
         )
     audit = Audit("sim", fetch=unpack, files=False)
     for recorded in sim.log.records:
         audit.apply(recorded)
     assert audit.finish().findings == []
     samples = Samples("sim", unpack)
-    exported = [one for r in sim.log.records for one in samples.apply(r.envelope.event, r.position)]
-    assert {one.loss_mask[0] for one in exported} == {0}
+    exported = [sample for r in sim.log.records for sample in samples.apply(r.envelope.event, r.position)]
+    assert {sample.loss_mask[0] for sample in exported} == {0}
     assert replayed(sim.log.records, policy_for(PLAN)).differences == []
 
 
@@ -266,7 +271,7 @@ async def test_a_changed_reward_of_another_batch_is_still_a_difference(tmp_path:
 def test_a_column_of_numbers_comes_back_as_it_was(entries: list[list[int]]) -> None:
     column = make_column("mine", entries)
     back = entries_of(codec_round_trip(column), unpack)
-    assert [one.tolist() for one in back] == [np.asarray(one, back[0].dtype).tolist() for one in entries]
+    assert [array.tolist() for array in back] == [np.asarray(entry, back[0].dtype).tolist() for entry in entries]
 
 
 @given(

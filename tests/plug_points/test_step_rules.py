@@ -71,9 +71,9 @@ def functions(file: Path, **named: str) -> StepFunctions:
     return StepFunctions(settings, Args)
 
 
-def seen(found: StepFunctions) -> list[Any]:
-    one = next(iter(found.by_setting.values()))
-    noted: list[Any] = one._function.__globals__["SEEN"]
+def seen(step_functions: StepFunctions) -> list[Any]:
+    first = next(iter(step_functions.by_setting.values()))
+    noted: list[Any] = first._function.__globals__["SEEN"]
     return noted
 
 
@@ -88,9 +88,9 @@ def test_samples_of_groups_are_in_their_order() -> None:
 @pytest.mark.parametrize("name", ["rewards", "attribute", "deep", "drops", "turns"])
 @pytest.mark.parametrize("setting", [FILTER, PROCESS])
 def test_what_they_may_not_change_is_refused(file: Path, setting: str, name: str) -> None:
-    found, some = functions(file, **{setting: name}), groups()
+    step_functions, some = functions(file, **{setting: name}), groups()
     with pytest.raises(PlugPointError, match=f"--{setting.replace('_', '-')}"):
-        found.look(some, some)
+        step_functions.look(some, some)
 
 
 def test_only_the_filter_removes_samples(file: Path) -> None:
@@ -102,9 +102,9 @@ def test_only_the_filter_removes_samples(file: Path) -> None:
 
 
 def test_the_filter_sees_what_is_kept_and_the_other_all(file: Path) -> None:
-    found, kept, every = functions(file, **{FILTER: "notes", PROCESS: "notes"}), groups()[:1], groups()
-    found.look(kept, every)
-    (first, second) = seen(found)
+    step_functions, kept, every = functions(file, **{FILTER: "notes", PROCESS: "notes"}), groups()[:1], groups()
+    step_functions.look(kept, every)
+    (first, second) = seen(step_functions)
     assert first[1] is kept
     assert second[1] is every
     assert isinstance(second[2], RunDataSource)
@@ -121,10 +121,10 @@ def test_its_data_source_draws_nothing(file: Path) -> None:
 
 @pytest.mark.parametrize(("name", "logs"), [("yes", True), ("no", False)])
 def test_a_log_function_says_whether_it_logged(file: Path, name: str, logs: bool) -> None:
-    found, kept = functions(file, **{LOG: name}), groups()
-    assert found.logs(4, kept, {"a": 1.0}, 2.5) is logs
+    step_functions, kept = functions(file, **{LOG: name}), groups()
+    assert step_functions.logs(4, kept, {"a": 1.0}, 2.5) is logs
     if logs:
-        ((step, args, samples, metrics, seconds),) = seen(found)
+        ((step, args, samples, metrics, seconds),) = seen(step_functions)
         assert (step, type(args), samples, metrics, seconds) == (4, Args, flat(kept), {"a": 1.0}, 2.5)
     assert functions(file, **{FILTER: "notes"}).logs(4, kept, {}, 2.5) is False
 
@@ -135,10 +135,10 @@ def test_one_that_does_not_say_is_refused(file: Path) -> None:
 
 
 def test_an_evaluation_is_logged_with_its_rewards(file: Path) -> None:
-    found, some = functions(file, **{EVAL_LOG: "evaluation"}), groups()
+    step_functions, some = functions(file, **{EVAL_LOG: "evaluation"}), groups()
     some[1][0].status, some[1][0].reward = Sample.Status.TRUNCATED, 0.5
-    assert found.logs_evaluation(3, "held", some) is True
-    ((version, _, data, more),) = seen(found)
+    assert step_functions.logs_evaluation(3, "held", some) is True
+    ((version, _, data, more),) = seen(step_functions)
     assert (version, more, data["held"]["samples"]) == (3, None, flat(some))
     assert data["held"]["rewards"] == [1.0, None, None, 0.5]
     assert data["held"]["truncated"] == [False, False, False, True]
@@ -147,10 +147,10 @@ def test_an_evaluation_is_logged_with_its_rewards(file: Path) -> None:
 
 @pytest.mark.parametrize(("name", "rewards"), [("made", (0.0, 1.0, 2.0, 3.0)), ("four", (0.5, 0.5, 0.5, 0.5))])
 def test_train_data_are_made_of_all_samples(file: Path, name: str, rewards: tuple[float, ...]) -> None:
-    found, some = functions(file, **{CONVERT: name}), groups()
-    data = found.convert(some, (1.0,) * 4, (0.5,) * 4)
+    step_functions, some = functions(file, **{CONVERT: name}), groups()
+    data = step_functions.convert(some, (1.0,) * 4, (0.5,) * 4)
     assert (data.raw_rewards, data.rewards, data.columns) == ((1.0,) * 4, rewards, ())
-    assert seen(found) == [flat(some) if name == "made" else ([1.0] * 4, [0.5] * 4)]
+    assert seen(step_functions) == [flat(some) if name == "made" else ([1.0] * 4, [0.5] * 4)]
 
 
 @pytest.mark.parametrize("name", ["leaves", "unreadable", "notes"])
@@ -160,10 +160,10 @@ def test_what_cannot_be_made_of_them_is_refused(file: Path, name: str) -> None:
 
 
 def test_their_code_is_told_by_setting(file: Path) -> None:
-    found = functions(file, **{FILTER: "removes", LOG: "no"})
-    removes, logs = found.by_setting[FILTER], found.by_setting[LOG]
-    assert found.code(FILTER, PROCESS, LOG) == {removes.name: removes.digest, logs.name: logs.digest}
-    assert found.code(FILTER) == {removes.name: removes.digest}
+    step_functions = functions(file, **{FILTER: "removes", LOG: "no"})
+    removes, logs = step_functions.by_setting[FILTER], step_functions.by_setting[LOG]
+    assert step_functions.code(FILTER, PROCESS, LOG) == {removes.name: removes.digest, logs.name: logs.digest}
+    assert step_functions.code(FILTER) == {removes.name: removes.digest}
     assert (removes.positional, logs.positional) == (2, 5)
     assert functions(file).by_setting == {}
     assert StepFunction(CONVERT, f"{file}:four").positional == 4

@@ -1,4 +1,4 @@
-"""What a filter is shown of the samples lies beside the state: the same live, after a restart, and for old digests."""
+"""Test that the texts for a filter are kept beside the state: the same live, after a restart, and for old digests."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def records() -> list[Recorded]:
     return driver.log
 
 
-def told(texts: Texts, group: GroupState) -> dict[str, object]:
+def texts_shown(texts: Texts, group: GroupState) -> dict[str, object]:
     return {name: sample.text for name, sample in texts.with_texts(group).samples.items()}
 
 
 async def test_texts_of_undecided_groups_are_there_live_and_after_a_restart(records: list[Recorded]) -> None:
-    state, texts, said = RunState(run="drive"), Texts(), dict[str, str]()
+    state, texts, all_texts = RunState(run="drive"), Texts(), dict[str, str]()
     compared = 0
     for number, recorded in enumerate(records, 1):
         event = recorded.envelope.event
         if isinstance(event, GroupAccepted | GroupRejected) and (group := state.groups.get(event.group)):
-            assert told(texts, group) == {name: said.get(name, msgspec.UNSET) for name in group.samples}
+            assert texts_shown(texts, group) == {name: all_texts.get(name, msgspec.UNSET) for name in group.samples}
             log = MemoryLog("drive")
             await log.restore(records[: number - 1])
             again = Texts()
             await again.restore(log, state)
             assert again.with_texts(group) == texts.with_texts(group)
-            compared += bool(said.keys() & group.samples.keys())
+            compared += bool(all_texts.keys() & group.samples.keys())
         if isinstance(event, RolloutCompleted):
-            said[event.sample] = event.text
+            all_texts[event.sample] = event.text
         apply(state, recorded)
         texts.apply(event, state)
     assert compared > 10
@@ -73,21 +73,21 @@ TOOLS, CHAT = [{"name": "look"}], {"messages": [{"role": "user", "content": "?"}
     ],
 )
 def test_a_prompt_is_shown_where_it_says_more_than_the_state(fields: dict[str, Any], shown: bool) -> None:
-    asked = made.submitted(text="?", source=Source(path="p"), **fields)
-    group, state = GroupState(group="g", prompt=asked.tokens), RunState(run="run")
+    submitted = made.submitted(text="?", source=Source(path="p"), **fields)
+    group, state = GroupState(group="g", prompt=submitted.tokens), RunState(run="run")
     state.groups["g"] = group
     rejected = made.rejected(cause=RejectionCause.STALE, reason="too old")
     for texts, stays in ((Texts(), False), (Texts(until_trained=True), True)):
-        texts.apply(asked, state)
-        assert texts.with_texts(group).asked == (asked if shown else msgspec.UNSET)
+        texts.apply(submitted, state)
+        assert texts.with_texts(group).asked == (submitted if shown else msgspec.UNSET)
         texts.apply(rejected, state)
-        assert texts.with_texts(group).asked == (asked if shown and stays else msgspec.UNSET)
+        assert texts.with_texts(group).asked == (submitted if shown and stays else msgspec.UNSET)
         state.groups.clear()
         texts.apply(rejected, state)
         assert texts.with_texts(group).asked is msgspec.UNSET
         state.groups["g"] = group
     old = Texts(of_all=True)
-    old.apply(asked, state)
+    old.apply(submitted, state)
     assert old.with_texts(group).asked is msgspec.UNSET, "as states held it once"
 
 

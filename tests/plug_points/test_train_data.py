@@ -1,4 +1,4 @@
-"""What a function made of a step's samples: which of it a batch has of its own, and what it cannot have."""
+"""Test the data that a function makes of a step's samples: which columns a batch gets, and which it cannot have."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ def read(returned: object) -> TrainData:
 
 
 def columns(**data: Any) -> dict[str, list[Any]]:
-    found = read(data).columns
-    return {one.name: [np.asarray(entry).tolist() for entry in entries_of(one, unpack)] for one in found}
+    read_columns = read(data).columns
+    return {
+        column.name: [np.asarray(entry).tolist() for entry in entries_of(column, unpack)] for column in read_columns
+    }
 
 
 def test_what_is_as_the_samples_have_it_is_not_recorded() -> None:

@@ -22,17 +22,17 @@ def golden(name: str) -> list[Recorded]:
 
 def recorded_of(path: Path) -> list[Recorded]:
     """The records of a golden log, as a log gives them."""
-    found = []
+    records = []
     for position, data in enumerate(read_records(path), 1):
         envelope = decode(data)
-        found.append(Recorded(position, envelope.subject, envelope, data))
-    return found
+        records.append(Recorded(position, envelope.subject, envelope, data))
+    return records
 
 
 def changed(
     records: list[Recorded], kind: type[Event], change: Callable[[Event], dict[str, object]], *, nth: int = 0
 ) -> tuple[list[Recorded], int]:
-    """The same with other fields in the nth event of a kind; its position."""
+    """Return the same log with other fields in the nth event of a kind, and its position."""
     place = [i for i, record in enumerate(records) if isinstance(record.envelope.event, kind)][nth]
     before = records[place]
     event = msgspec.structs.replace(before.envelope.event, **change(before.envelope.event))

@@ -19,7 +19,7 @@ from tests.simulation.roles import keep_all
 
 
 def normalise(rewards: Sequence[float], sizes: Sequence[int]) -> list[float]:
-    """As the conductors of simulations do."""
+    """Normalise like the conductors of simulations."""
     return normalize_rewards(rewards, sizes, AlgorithmSettings())
 
 
@@ -29,7 +29,7 @@ def policy_for(
     normalised: Normalise = normalise,
     texts: Texts | None = None,
 ) -> Policy:
-    """What such a conductor decides by."""
+    """Return the policy of such a conductor."""
     return Policy(plan, judge or keep_all, normalised, texts)
 
 

@@ -38,8 +38,8 @@ async def test_a_golden_run_folds_to_the_state_that_it_ended_with(path: Path) ->
     log = MemoryLog("sim")
     log.records = recorded_of(path)
     (end,) = (record.position for record in log.records if isinstance(record.envelope.event, RunFinished))
-    found = await verify(log)
-    assert (found.position, found.events, found.steps) == (len(log.records), end - 1, 4)
+    verification = await verify(log)
+    assert (verification.position, verification.events, verification.steps) == (len(log.records), end - 1, 4)
 
 
 def test_golden_runs_hold_every_kind_of_decision() -> None:

@@ -138,10 +138,10 @@ def test_prompts_of_two_sources_between_each_other() -> None:
 
 
 class Counted(Rows):
-    asked = 0
+    calls = 0
 
     def take(self, cursors: Any, count: int) -> Any:
-        self.asked += 1
+        self.calls += 1
         return super().take(cursors, count)
 
 
@@ -151,18 +151,18 @@ def test_rows_are_remembered_until_something_may_change_them(follows_log: bool) 
     feed = CachedFeed(counted, follows_log=follows_log)
     assert [len(feed.take({}, count)) for count in (2, 2, 3)] == [2, 2, 3]
     assert len(feed.take({"f": 9}, 3)) == 1
-    assert counted.asked == 3
+    assert counted.calls == 3
     feed.take({"f": 9}, 3).clear()
     feed.observe(None)  # type: ignore[arg-type]
     assert len(feed.take({"f": 9}, 3)) == 1
-    assert counted.asked == (4 if follows_log else 3)
+    assert counted.calls == (4 if follows_log else 3)
 
 
 def test_a_group_is_judged_again_when_it_has_changed() -> None:
-    asked: list[float | None] = []
+    rewards: list[float | None] = []
 
     def judge(group: GroupState) -> FilterDecision:
-        asked.append(group.samples["g-s0"].reward)
+        rewards.append(group.samples["g-s0"].reward)
         return keep_all(group)
 
     once = _cached(judge)
@@ -170,7 +170,7 @@ def test_a_group_is_judged_again_when_it_has_changed() -> None:
     for reward in (0.5, 0.5, 1.0, 1.0):
         group.samples["g-s0"].reward = reward
         once(group)
-    assert asked == [0.5, 1.0]
+    assert rewards == [0.5, 1.0]
 
 
 def test_what_is_tried_goes_over_what_was_said() -> None:
@@ -180,19 +180,24 @@ def test_what_is_tried_goes_over_what_was_said() -> None:
 
 
 def test_how_two_differ() -> None:
-    def found(decided: Event | None) -> Any:
+    def difference_of(decided: Event | None) -> Any:
         recorded = Recorded(1, "", enclose("r", ACCEPTED, at=0, producer="conductor"), b"")
         return difference(recorded, decided, RunState(run="r"), make_plan(), at=1, why="")
 
     rejected = made.rejected("g0")
     elsewhere = msgspec.structs.replace(rejected, group="g9")
     other = msgspec.structs.replace(ACCEPTED, rewards=(0.5,))
-    assert [found(one).kind for one in (rejected, elsewhere, other, None)] == [
+    assert [difference_of(decided).kind for decided in (rejected, elsewhere, other, None)] == [
         Kind.OTHER, Kind.INSTEAD, Kind.OTHER, Kind.NOT_NOW,
     ]  # fmt: skip
-    assert [found(one).verdict_flips for one in (rejected, elsewhere, other, None)] == [True, False, False, False]
-    assert (found(rejected).fields, found(other).fields) == ((), ("rewards",))
-    report = ReplayReport(run="r", differences=[found(rejected), found(other)])
+    assert [difference_of(decided).verdict_flips for decided in (rejected, elsewhere, other, None)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert (difference_of(rejected).fields, difference_of(other).fields) == ((), ("rewards",))
+    report = ReplayReport(run="r", differences=[difference_of(rejected), difference_of(other)])
     report.decisions.update(map(type_of, (ACCEPTED, ACCEPTED, rejected)))
     assert (report.decisions, report.compared) == ({"group.accepted": 2, "group.rejected": 1}, 3)
-    assert [one.decided for one in report.verdicts] == [rejected]
+    assert [verdict.decided for verdict in report.verdicts] == [rejected]

@@ -31,15 +31,15 @@ async def test_a_changed_line_is_found_where_it_was_drawn(tmp_path: Path) -> Non
     same = drawn_again(ROWS, ["one", "two"])
     assert same.is_equal, same.differences[0]
     assert same.decisions["prompt.rejected"] >= 1
-    (found,) = drawn_again([*ROWS[:3], "another", *ROWS[4:]], ["one", "two"]).differences
-    assert found.fields == ("text", "tokens")
-    assert found.decided.text == "another"  # type: ignore[union-attr]
-    (found,) = drawn_again(ROWS, ["one", "three"]).differences
-    assert (found.recorded.text, found.recorded.purpose) == ("two", Purpose.EVAL)  # type: ignore[attr-defined]
+    (difference,) = drawn_again([*ROWS[:3], "another", *ROWS[4:]], ["one", "two"]).differences
+    assert difference.fields == ("text", "tokens")
+    assert difference.decided.text == "another"  # type: ignore[union-attr]
+    (difference,) = drawn_again(ROWS, ["one", "three"]).differences
+    assert (difference.recorded.text, difference.recorded.purpose) == ("two", Purpose.EVAL)  # type: ignore[attr-defined]
 
 
 async def test_a_curriculum_s_draws_are_made_again(tmp_path: Path) -> None:
-    """What is drawn follows from the position that it was drawn at, and so does what is not."""
+    """Draw by the position of each draw, also what is not drawn."""
     sim = await simulate(tmp_path, sampled_feed(tmp_path, CURRICULUM), steps=6)
 
     def drawn_again(rows: int) -> ReplayReport:

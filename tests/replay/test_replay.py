@@ -1,4 +1,4 @@
-"""What a replay finds, and what it does not take for a difference."""
+"""Test what a replay reports, and what it does not take for a difference."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_whenever_the_conductor_looked_it_is_the_same_again(seed: int) -> None:
     judge = dropping(0.3)
     driver = Driver(plan, judge)
     driver.play(chance, engine_fails=0.1, invalid=0.02, ungraded=0.02, older=0.1)
-    # The driver goes on after the last commit, which a conductor does not.
+    # The driver continues after the last commit, which a conductor does not.
     end = max(r.position for r in driver.log if r.envelope.type in ("step.committed", "weights.published"))
     records = driver.log[:end]
     report = replayed(records, policy_for(plan, judge, as_it_is))
@@ -77,9 +77,9 @@ def test_whenever_the_conductor_looked_it_is_the_same_again(seed: int) -> None:
 )
 def test_one_changed_decision_is_the_only_difference(kind: Any, change: Any, fields: tuple[str, ...]) -> None:
     records, position = changed(golden("synchronous"), kind, change)
-    (found,) = replayed(records).differences
-    assert (found.position, found.kind, found.fields) == (position, Kind.OTHER, fields)
-    assert f"different {fields[0]}" in str(found)
+    (difference,) = replayed(records).differences
+    assert (difference.position, difference.kind, difference.fields) == (position, Kind.OTHER, fields)
+    assert f"different {fields[0]}" in str(difference)
 
 
 def test_a_changed_input_is_found_at_the_verdict_that_it_was_for() -> None:
@@ -102,8 +102,8 @@ def test_another_filter_flips_exactly_the_groups_that_it_drops() -> None:
     accepted = [r.envelope.event for r in records if isinstance(r.envelope.event, GroupAccepted)]
     dropped = [event.group for event in accepted if (group_std(event.rewards) or 0) <= 1e-6]
     assert 0 < len(dropped) < len(accepted)
-    assert [one.recorded.group for one in report.verdicts] == dropped  # type: ignore[attr-defined]
-    assert {type(one.decided) for one in report.verdicts} == {GroupRejected}
+    assert [verdict.recorded.group for verdict in report.verdicts] == dropped  # type: ignore[attr-defined]
+    assert {type(verdict.decided) for verdict in report.verdicts} == {GroupRejected}
 
 
 def test_a_larger_draw_asks_for_more() -> None:
@@ -116,7 +116,9 @@ def test_a_larger_draw_asks_for_more() -> None:
 
 def test_another_normalisation_changes_batches_alone() -> None:
     report = replayed(golden("synchronous"), changes={"algorithm": {"grpo_std_normalization": False}})
-    assert {(type(one.recorded), one.fields) for one in report.differences} == {(BatchSealed, ("rewards", "digest"))}
+    assert {(type(difference.recorded), difference.fields) for difference in report.differences} == {
+        (BatchSealed, ("rewards", "digest"))
+    }
     assert {"sample", "recorded", "now"} <= set(report.differences[0].inputs["first_reward"])
 
 
@@ -132,7 +134,7 @@ def test_settings_that_a_resumption_changes_are_decided_by_from_there_on() -> No
     plan, more = make_plan(steps=2), plan_of(settings.rollout, settings.evaluation, settings.trainer)
     driver = Driver(plan)
     driver.play(random.Random(1))
-    assert isinstance(driver.log[-1].envelope.event, WeightsPublished), "nothing is said after the last commit"
+    assert isinstance(driver.log[-1].envelope.event, WeightsPublished), "nothing follows the last commit"
     before = len(driver.log)
     driver.plan = more
     driver.say(made.resumed(settings=values))
@@ -143,26 +145,34 @@ def test_settings_that_a_resumption_changes_are_decided_by_from_there_on() -> No
     driver.settle()
     driver.play(random.Random(3))
     assert len(driver.batches) == 5
-    asked = [r.envelope.event for r in driver.log[before:] if isinstance(r.envelope.event, RolloutRequested)]
-    assert {request.sampling.temperature for request in asked} == {0.5}
+    requests = [r.envelope.event for r in driver.log[before:] if isinstance(r.envelope.event, RolloutRequested)]
+    assert {request.sampling.temperature for request in requests} == {0.5}
     report = replayed(driver.log, policy_for(plan, normalised=as_it_is))
     assert report.is_equal, report.differences[0]
     assert report.compared == sum(is_decision(record.envelope.event) for record in driver.log)
-    found = replayed(driver.log, policy_for(plan, normalised=as_it_is), {"rollout": {"rollout_temperature": 1.0}})
-    assert {(type(one.recorded), one.fields) for one in found.differences} == {(RolloutRequested, ("sampling",))}
-    assert found.differences[0].position > before, "what is tried instead goes over what was resumed with"
+    replay_report = replayed(
+        driver.log, policy_for(plan, normalised=as_it_is), {"rollout": {"rollout_temperature": 1.0}}
+    )
+    assert {(type(difference.recorded), difference.fields) for difference in replay_report.differences} == {
+        (RolloutRequested, ("sampling",))
+    }
+    assert replay_report.differences[0].position > before, "what is tried instead goes over what was resumed with"
 
 
 def test_a_run_does_not_end_before_its_last_step() -> None:
     records = golden("synchronous")
     end = max(i for i, r in enumerate(records) if r.envelope.type == "step.committed") - 1
     (finished,) = (r for r in records if isinstance(r.envelope.event, RunFinished))
-    (found,) = replayed([*records[:end], finished]).differences
-    assert (found.position, found.kind, found.recorded) == (finished.position, Kind.NOT_NOW, finished.envelope.event)
+    (difference,) = replayed([*records[:end], finished]).differences
+    assert (difference.position, difference.kind, difference.recorded) == (
+        finished.position,
+        Kind.NOT_NOW,
+        finished.envelope.event,
+    )
 
 
 def test_an_end_that_follows_from_no_state_is_no_difference() -> None:
-    """Somebody asked for it, or another role could not go on."""
+    """Accept an end by request, or because another role could not continue."""
     records = golden("synchronous")
     end = next(i for i, r in enumerate(records) if r.envelope.type == "step.committed")
     (finished,) = (r for r in records if isinstance(r.envelope.event, RunFinished))
@@ -185,9 +195,9 @@ def test_why_a_run_could_not_go_on_follows_from_its_groups() -> None:
     assert reason is not None
     reason = reason.replace("drive", "sim")  # which is the name that a replay of these tests has
     by = policy_for(driver.plan, judge, as_it_is)
-    for role, said, equal in (("conductor", reason, True), ("conductor", "x", False), ("trainer", "x", True)):
-        driver.say(RunFailed(role=role, reason=said))
-        assert replayed(driver.log, by).is_equal is equal, (role, said)
+    for role, failure_reason, equal in (("conductor", reason, True), ("conductor", "x", False), ("trainer", "x", True)):
+        driver.say(RunFailed(role=role, reason=failure_reason))
+        assert replayed(driver.log, by).is_equal is equal, (role, failure_reason)
         driver.log.pop()
 
 

@@ -47,7 +47,7 @@ async def engine() -> AsyncIterator[ScriptedEngine]:
     await engine.stop()
 
 
-def _said(folder: Path) -> list[Event]:
+def _events(folder: Path) -> list[Event]:
     """A rollout of ten tokens, six of version 0 and four of version 1, as the scripted engine makes it."""
     base = folder / "base-checkpoint"
     base.mkdir()
@@ -58,13 +58,13 @@ def _said(folder: Path) -> list[Event]:
     tokens = [engine.token(SEED, place) for place in places]
     log_probs = [engine.log_prob(SEED, place, int(i >= SEAM)) for i, place in enumerate(places)]
     spans = (WeightSpan(0, SEAM, 0), WeightSpan(SEAM, LENGTH, 1))
-    said: list[Event] = [made.started()]
+    events_: list[Event] = [made.started()]
     for version in (0, 1):
         tensor = ("weight", "F32", (1,), np.array([version], "<f4").tobytes())
         digest = store.write(version, [tensor], None).digest
-        said.append(made.published(version, url=store.folder(version, digest), digest=digest, bytes=4))
+        events_.append(made.published(version, url=store.folder(version, digest), digest=digest, bytes=4))
     return [
-        *said,
+        *events_,
         made.requested(SAMPLE, prompt=prompt, seed=SEED, max_new_tokens=LENGTH),
         made.progressed(SAMPLE, tokens[:SEAM], log_probs=log_probs[:SEAM], spans=spans[:1]),
         made.completed(
@@ -76,7 +76,7 @@ def _said(folder: Path) -> list[Event]:
 
 @pytest.fixture
 async def recorded(tmp_path: Path) -> RecordedRollout:
-    return await read_rollout(await opened(_said(tmp_path)), SAMPLE)
+    return await read_rollout(await opened(_events(tmp_path)), SAMPLE)
 
 
 async def _compared(engine: ScriptedEngine, recorded: RecordedRollout, *, force: bool = False) -> Comparison:
@@ -93,42 +93,45 @@ def _with(recorded: RecordedRollout, **changes: object) -> RecordedRollout:
 async def test_each_span_is_made_under_its_own_weights(
     engine: ScriptedEngine, recorded: RecordedRollout, force: bool
 ) -> None:
-    found = await _compared(engine, recorded, force=force)
-    assert found.equal
-    assert (found.max_difference, found.divergence, found.tokens) == (0.0, None, LENGTH)
-    assert [(span.start, span.end, span.version, span.same) for span in found.spans] == [(0, 6, 0, 6), (6, 10, 1, 4)]
+    comparison = await _compared(engine, recorded, force=force)
+    assert comparison.equal
+    assert (comparison.max_difference, comparison.divergence, comparison.tokens) == (0.0, None, LENGTH)
+    assert [(span.start, span.end, span.version, span.same) for span in comparison.spans] == [
+        (0, 6, 0, 6),
+        (6, 10, 1, 4),
+    ]
     assert engine.version == 1
 
 
 async def test_the_first_other_token_is_told_with_both(engine: ScriptedEngine, recorded: RecordedRollout) -> None:
     other = recorded.tokens.copy()
     other[7] = (other[7] + 1) % 256
-    found = await _compared(engine, _with(recorded, tokens=other))
-    assert not found.equal
-    assert found.divergence is not None
-    assert found.divergence.position == 7
-    assert (found.divergence.recorded.text, found.divergence.replayed.text) == (
+    comparison = await _compared(engine, _with(recorded, tokens=other))
+    assert not comparison.equal
+    assert comparison.divergence is not None
+    assert comparison.divergence.position == 7
+    assert (comparison.divergence.recorded.text, comparison.divergence.replayed.text) == (
         f"<{other[7]}>",
         f"<{recorded.tokens[7]}>",
     )
-    assert [span.same for span in found.spans] == [6, 1]
-    assert found.max_difference == 0.0
+    assert [span.same for span in comparison.spans] == [6, 1]
+    assert comparison.max_difference == 0.0
 
 
 async def test_another_seed_parts_in_each_span(engine: ScriptedEngine, recorded: RecordedRollout) -> None:
-    found = await _compared(engine, _with(recorded, seed=SEED + 1))
-    assert [span.divergence.position for span in found.spans if span.divergence] == [0, 6]
+    comparison = await _compared(engine, _with(recorded, seed=SEED + 1))
+    assert [span.divergence.position for span in comparison.spans if span.divergence] == [0, 6]
 
 
 async def test_forced_tokens_show_by_how_much_log_probs_differ(recorded: RecordedRollout) -> None:
     engine = Rewritten(Script(chunk=4))
     await engine.start(1.0)
-    found = await _compared(engine, recorded, force=True)
-    assert not found.equal
-    assert found.divergence is None
-    assert [round(span.mean_difference, 6) for span in found.spans] == [0.0, 0.25]
-    assert found.mean_difference == pytest.approx(0.1)
-    assert found.spans[1].at in range(6, 10)
+    comparison = await _compared(engine, recorded, force=True)
+    assert not comparison.equal
+    assert comparison.divergence is None
+    assert [round(span.mean_difference, 6) for span in comparison.spans] == [0.0, 0.25]
+    assert comparison.mean_difference == pytest.approx(0.1)
+    assert comparison.spans[1].at in range(6, 10)
 
 
 @pytest.mark.parametrize(
@@ -144,17 +147,17 @@ async def test_an_end_that_is_another_is_a_divergence(
     engine = ScriptedEngine(script)
     await engine.start(1.0)
     sampling = msgspec.structs.replace(recorded.sampling, max_new_tokens=limit)
-    found = await _compared(engine, _with(recorded, sampling=sampling, stop=StopReason.STOP))
-    assert found.divergence is not None
-    assert found.divergence.position == at
-    assert found.divergence.recorded.text.startswith(recorded_text)
-    assert found.divergence.replayed.text.startswith(replayed_text)
+    comparison = await _compared(engine, _with(recorded, sampling=sampling, stop=StopReason.STOP))
+    assert comparison.divergence is not None
+    assert comparison.divergence.position == at
+    assert comparison.divergence.recorded.text.startswith(recorded_text)
+    assert comparison.divergence.replayed.text.startswith(replayed_text)
 
 
 async def test_what_was_not_ended_is_compared_as_far_as_it_is_there(engine: ScriptedEngine, tmp_path: Path) -> None:
-    begun = await read_rollout(await opened(_said(tmp_path)[:-1]), SAMPLE)
-    found = await _compared(engine, begun)
-    assert (found.equal, found.tokens) == (True, SEAM)
+    begun = await read_rollout(await opened(_events(tmp_path)[:-1]), SAMPLE)
+    comparison = await _compared(engine, begun)
+    assert (comparison.equal, comparison.tokens) == (True, SEAM)
 
 
 async def test_weights_are_looked_for_where_they_may_lie(recorded: RecordedRollout, tmp_path: Path) -> None:
@@ -174,13 +177,13 @@ async def test_weights_are_looked_for_where_they_may_lie(recorded: RecordedRollo
 
 async def test_who_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(RunNotFound, match="no rollout of sample 'train-0-000009-s0'"):
-        await read_rollout(await opened(_said(tmp_path)), "train-0-000009-s0")
+        await read_rollout(await opened(_events(tmp_path)), "train-0-000009-s0")
 
 
 async def test_the_command_tells_and_exits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["replay-rollout", made.archived(tmp_path / "archive", made.recorded(*_said(tmp_path))), SAMPLE]
+    words = ["replay-rollout", made.archived(tmp_path / "archive", made.recorded(*_events(tmp_path))), SAMPLE]
     monkeypatch.setattr(command, "SglangEngine", lambda settings, version: ScriptedEngine(version=version))
     assert await asyncio.to_thread(main, words) == 0
     text = capsys.readouterr().out
@@ -188,6 +191,6 @@ async def test_the_command_tells_and_exits(
     assert "equal" in text
     monkeypatch.setattr(command, "SglangEngine", lambda settings, version: Rewritten(version=version))
     assert await asyncio.to_thread(main, [*words, "--force", "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert (told["equal"], told["max_difference"], told["engine"]["device"]) == (False, 0.25, "cpu")
+    report = json.loads(capsys.readouterr().out)
+    assert (report["equal"], report["max_difference"], report["engine"]["device"]) == (False, 0.25, "cpu")
     assert await asyncio.to_thread(main, [*words, "--force", "--tolerance", "0.3"]) == 0

@@ -42,12 +42,12 @@ def settings(**rollout: Any) -> TrainSettings:
 
 
 def coin(sample: Sample) -> float:
-    """What `--rm-type random` says."""
+    """Return the reward of `--rm-type random`."""
     return float(built_in("random").function(None, sample))
 
 
 def coin_without(unlucky: str) -> Any:
-    """The same, but no reward for the samples of one group."""
+    """Return the same, but no reward for the samples of one group."""
 
     def grade(sample: Sample) -> Outcome | float:
         if (sample.session_id or "").startswith(unlucky):
@@ -76,6 +76,6 @@ def opened(sim: Simulation, run: TrainSettings) -> OpenedRun:
 
 
 def with_filter(run: TrainSettings, path: str | None) -> TrainSettings:
-    """The same settings with another filter."""
+    """Return the same settings with another filter."""
     rollout = msgspec.structs.replace(run.rollout, dynamic_sampling_filter_path=path)
     return msgspec.structs.replace(run, rollout=rollout)

@@ -27,7 +27,7 @@ def test_means_of_the_trainers_advantages(estimator: str, gamma: float, whitened
     masks = [torch.ones(mask) if isinstance(mask, int) else torch.from_numpy(mask) for mask in MASKS]
     log_probs = [torch.zeros(len(mask)) for mask in masks]
     tokens, _ = compute_advantages(torch.tensor(REWARDS), log_probs, None, masks, settings)
-    expected = [float(one[mask != 0].mean()) if mask.any() else 0.0 for one, mask in zip(tokens, masks, strict=True)]
+    expected = [float(row[mask != 0].mean()) if mask.any() else 0.0 for row, mask in zip(tokens, masks, strict=True)]
     np.testing.assert_allclose(sample_advantages(REWARDS, MASKS, settings).mean, expected, rtol=1e-5, atol=1e-6)
 
 

@@ -26,8 +26,8 @@ async def archive(tmp_path: Path) -> str:
 
 def archived(folder: Path, run: TrainSettings, events: Sequence[Event]) -> str:
     """The events of a run, after its settings, as an archive in the folder."""
-    said = [made.started(run), *events]
-    return made.archived(folder / "archive", made.recorded(*said, run="sim", at=1, apart=0), closed=False)
+    events_ = [made.started(run), *events]
+    return made.archived(folder / "archive", made.recorded(*events_, run="sim", at=1, apart=0), closed=False)
 
 
 def test_text_json_and_changes(archive: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

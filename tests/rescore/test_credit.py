@@ -42,7 +42,7 @@ def _flags(rule: CreditRule) -> list[str]:
 
 
 async def _recorded(folder: Path, rule: CreditRule, *, graded_by_run: bool = False) -> Stage:
-    """Two steps of two rollouts: of two agents one asks twice after one answer, and goes on from one of them."""
+    """Two steps of two rollouts: of two agents one asks twice after one answer, and continues one of them."""
     folder.mkdir(exist_ok=True)
     stage = Stage(folder)
     async with stage.simulation, stage.gateway(credit=rule) as client:
@@ -52,12 +52,12 @@ async def _recorded(folder: Path, rule: CreditRule, *, graded_by_run: bool = Fal
             session = await stage.open(client, wait_s=1)
             if session["status"] != 201:
                 continue
-            said = await ask(client, session, ASKED)
+            reply = await ask(client, session, ASKED)
             if number % 2 == 0:
-                chat = [*ASKED, said, {"role": "user", "content": "one way"}]
+                chat = [*ASKED, reply, {"role": "user", "content": "one way"}]
                 chat += [await ask(client, session, chat), {"role": "user", "content": "and then?"}]
                 await ask(client, session, chat)
-                await ask(client, session, [*ASKED, said, {"role": "user", "content": "another way"}])
+                await ask(client, session, [*ASKED, reply, {"role": "user", "content": "another way"}])
             await seal(client, session, **({"exit_code": 0} if graded_by_run else {"reward": float(number % 2)}))
             number += 1
     return stage
@@ -72,8 +72,8 @@ async def _rescored(stage: Stage, rule: CreditRule, other: CreditRule, out: io.B
 def _trained(stage: Stage) -> int:
     """Tokens that the batches train on."""
     samples = {name for batch in stage.simulation.events(BatchSealed) for name in batch.samples}
-    done = [one for one in stage.simulation.events(RolloutCompleted) if one.sample in samples]
-    return sum(one.length if one.loss_mask is None else int(unpack(one.loss_mask).sum()) for one in done)
+    done = [event for event in stage.simulation.events(RolloutCompleted) if event.sample in samples]
+    return sum(event.length if event.loss_mask is None else int(unpack(event.loss_mask).sum()) for event in done)
 
 
 async def test_the_rule_of_a_run_changes_nothing_and_another_gives_what_a_run_under_it_trains(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_run_without_agents_has_no_credit_rule() -> None:
 
 @pytest.mark.parametrize("other", RULES[1:], ids=str)
 async def test_a_learner_trains_what_a_run_under_the_rule_trains(tmp_path: Path, other: CreditRule) -> None:
-    """By the changes file that rescoring writes."""
+    """Train from the changes file that rescoring writes."""
     stage, out = await _recorded(tmp_path / "own", RULES[0]), io.BytesIO()
     alike = await _recorded(tmp_path / "alike", other)
     await _rescored(stage, RULES[0], other, out)
@@ -125,7 +125,7 @@ async def test_a_learner_trains_what_a_run_under_the_rule_trains(tmp_path: Path,
     await learning.begin()
     await learning.run()
     batches = learning.events(BatchSealed)
-    assert [batch.samples for batch in batches] == [one.samples for one in alike.simulation.events(BatchSealed)]
+    assert [batch.samples for batch in batches] == [event.samples for event in alike.simulation.events(BatchSealed)]
     for batch in batches:
         masks, credit = BatchMasks(batch, unpack), BatchCredit(batch, unpack)
         for done in alike.simulation.events(RolloutCompleted):
@@ -134,8 +134,8 @@ async def test_a_learner_trains_what_a_run_under_the_rule_trains(tmp_path: Path,
                 assert np.array_equal(masks.of(done.sample, None, done.length), own)
                 ones = np.ones(done.length, np.float32)
                 expected = ones if done.credit is None else unpack(done.credit)
-                given = credit.of(done.sample, None, unpack)
-                assert np.array_equal(ones if given is None else given, expected)
+                weights = credit.of(done.sample, None, unpack)
+                assert np.array_equal(ones if weights is None else weights, expected)
 
 
 async def test_a_learner_cannot_train_on_paths_that_were_no_samples(tmp_path: Path) -> None:

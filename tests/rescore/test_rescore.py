@@ -1,4 +1,4 @@
-"""What another reward, filter or advantage would have made of recorded runs."""
+"""Test what another reward, filter or advantage would have made of recorded runs."""
 
 from __future__ import annotations
 

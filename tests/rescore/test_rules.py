@@ -32,17 +32,17 @@ def task(response: str, grader: str = "exact", **metadata: Any) -> Task:
 
 @pytest.fixture
 def process() -> Iterator[RuleProcess]:
-    one = RuleProcess(RewardSettings(rm_timeout=5.0))
-    yield one
-    one.end()
+    rule_process = RuleProcess(RewardSettings(rm_timeout=5.0))
+    yield rule_process
+    rule_process.end()
 
 
 def test_rewards_and_reasons(process: RuleProcess) -> None:
-    given = process.grade([task("4"), task("5"), task(r"\boxed{4}", "math"), task("4", "unheard_of")])
-    assert given is not None
-    assert given[:3] == [1.0, 0.0, 1.0]
-    assert isinstance(given[3], RewardFailure)
-    assert given[3].kind is RewardFailureKind.INVALID
+    outcomes = process.grade([task("4"), task("5"), task(r"\boxed{4}", "math"), task("4", "unheard_of")])
+    assert outcomes is not None
+    assert outcomes[:3] == [1.0, 0.0, 1.0]
+    assert isinstance(outcomes[3], RewardFailure)
+    assert outcomes[3].kind is RewardFailureKind.INVALID
     assert process.grade([task("4")]) == [1.0]
 
 
@@ -103,12 +103,12 @@ def test_the_process_has_limits_and_no_secrets(monkeypatch: pytest.MonkeyPatch) 
 def group(name: str, *responses: str, **metadata: Any) -> Group:
     source, tokens = Source(path="f"), pack_tokens([1])
     prompt = submitted(name, text="2+2=", label="4", metadata=metadata, tokens=tokens, source=source)
-    made = Group(name, Entry(prompt, 1, 0, "p", "run"))
+    built = Group(name, Entry(prompt, 1, 0, "p", "run"))
     for index, response in enumerate(responses):
         sample = f"{name}-s{index}"
         done = completed(sample, tokens, length=1, text=response)
-        made.samples[sample] = Sample(sample, name, index, completed=Entry(done, 2, 0, "p", "run"))
-    return made
+        built.samples[sample] = Sample(sample, name, index, completed=Entry(done, 2, 0, "p", "run"))
+    return built
 
 
 async def test_what_a_lost_process_had_is_graded_by_the_pool() -> None:
@@ -123,5 +123,7 @@ async def test_what_a_lost_process_had_is_graded_by_the_pool() -> None:
 
 async def test_a_sample_may_name_its_own_rule() -> None:
     async with Regrader(RewardSettings(rm_type="exact"), {}, processes=1) as regrader:
-        given = await asyncio.wait_for(regrader.grade([group("a", r"\boxed{4}", rm_type="math"), group("b", "4")]), 30)
-    assert given == [[1.0], [1.0]]
+        rewards = await asyncio.wait_for(
+            regrader.grade([group("a", r"\boxed{4}", rm_type="math"), group("b", "4")]), 30
+        )
+    assert rewards == [[1.0], [1.0]]

@@ -17,7 +17,7 @@ from tests.audit.doctored import Doctored
 
 
 class Care(enum.Enum):
-    """How much of what follows from the reward is changed with it."""
+    """Define how much of what follows from the reward is changed with it."""
 
     ASSIGNED = "reward.assigned alone"
     SEALED = "the batch too, without its digest"
@@ -51,9 +51,9 @@ def _digest(log: Doctored, sealed: dict[str, Any]) -> str:
 
 async def as_log(log: Doctored) -> MemoryLog:
     """The changed records as a log."""
-    made = MemoryLog(log.run)
-    await made.restore(list(log.recorded()))
-    return made
+    copy = MemoryLog(log.run)
+    await copy.restore(list(log.recorded()))
+    return copy
 
 
 def as_archive(log: Doctored, url: str) -> None:

@@ -37,7 +37,7 @@ class Recorded:
         return Doctored.of("sim", self.log.records)
 
     def digest(self, version: int) -> str:
-        """Of the published weights."""
+        """Return the digest of the published weights."""
         events = (recorded.envelope.event for recorded in self.log.records)
         return next(e.digest for e in events if isinstance(e, WeightsPublished) and e.version == version)
 
@@ -58,5 +58,5 @@ def record(folder: Path, ranks: ScriptedRanks, **plan: Any) -> Recorded:
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """With a checkpoint of every second version."""
+    """Record a run with a checkpoint of every second version."""
     return record(tmp_path_factory.mktemp("recorded"), ScriptedRanks(), checkpoint_every=2)

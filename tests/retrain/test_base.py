@@ -1,4 +1,4 @@
-"""Where the weights are that a run began with."""
+"""Test where the weights are that a run began with."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def test_the_runs_own_is_taken_where_it_is_there(tmp_path: Path) -> None:
 
 
 def test_else_weight_version_0_and_the_one_that_is_given_before_all(tmp_path: Path) -> None:
-    first, given = folder_of(tmp_path / "weights" / "v000000-055ff9928f5d"), folder_of(tmp_path / "given")
+    first, base = folder_of(tmp_path / "weights" / "v000000-055ff9928f5d"), folder_of(tmp_path / "given")
     gone = settings(hf_checkpoint=str(tmp_path / "gone"))
     assert with_base(gone, tmp_path / "weights").trainer.hf_checkpoint == str(first)
-    assert with_base(gone, tmp_path / "weights", str(given)).trainer.hf_checkpoint == str(given)
+    assert with_base(gone, tmp_path / "weights", str(base)).trainer.hf_checkpoint == str(base)
 
 
 @pytest.mark.parametrize("load", [None, "a-trainer-checkpoint"])
 def test_a_base_that_is_gone_is_named(tmp_path: Path, load: str | None) -> None:
-    """Version 0 is what `load` held, so it stands for the base only where there was none."""
+    """Version 0 is what `load` held, so it replaces the base only if there was none."""
     if load:
         folder_of(tmp_path / "weights" / "v000000-055ff9928f5d")
     with pytest.raises(InvalidValue, match="started from the weights in /gone/base, and that folder is not here"):

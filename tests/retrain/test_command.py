@@ -57,4 +57,4 @@ def test_a_difference_is_exit_code_1_and_named(
     assert main([*command, "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)
     assert (facts["equal"], facts["first_difference"]) == (False, 3)
-    assert [one["compared"] for one in facts["steps"][3]["differences"]] == ["weights digest", "optimizer digest"]
+    assert [fact["compared"] for fact in facts["steps"][3]["differences"]] == ["weights digest", "optimizer digest"]

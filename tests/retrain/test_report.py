@@ -30,9 +30,9 @@ from tests.simulation.parts import NoisyRanks, ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan
 
 
-def building(*made: ScriptedRanks) -> Callable[[TrainSettings], Any]:
+def building(*built: ScriptedRanks) -> Callable[[TrainSettings], Any]:
     """Ranks, in the order in which they are asked for."""
-    left = list(made)
+    left = list(built)
 
     @contextlib.asynccontextmanager
     async def build(settings: TrainSettings) -> AsyncIterator[ScriptedRanks]:
@@ -118,16 +118,16 @@ def test_a_user_s_function_that_was_changed_is_the_likeliest_cause() -> None:
         models={"reference": "same", "teacher": "then"},
     )
     functions = {"custom_loss_function_path": "now", "custom_megatron_init_path": "same"}
-    found, model = part_differences(committed, functions, {"reference": "same", "teacher": "now"})
+    difference, model = part_differences(committed, functions, {"reference": "same", "teacher": "now"})
     assert (model.compared, model.recorded, model.now) == (Compared.MODEL, "then", "now")
     assert "teacher" in model.detail
-    assert (found.compared, found.recorded, found.now) == (Compared.FUNCTION, "then", "now")
-    assert "custom_loss_function_path" in found.detail
+    assert (difference.compared, difference.recorded, difference.now) == (Compared.FUNCTION, "then", "now")
+    assert "custom_loss_function_path" in difference.detail
     started = made.started({"algorithm": {"custom_loss_function_path": "own.py:loss"}})
     weights = Difference(Compared.WEIGHTS, "w", "v")
     changed, not_deterministic = (
         likely_causes(Retrained(1, 2, 1, 0.0, differences, None), started, {})[0]
-        for differences in ((found, weights), (weights,))
+        for differences in ((difference, weights), (weights,))
     )
     assert "has changed since the run" in changed
     assert "not deterministic (own.py:loss)" in not_deterministic
@@ -141,8 +141,8 @@ async def test_a_version_is_made_again(
     (tmp_path / "base").mkdir()
     ranks = ScriptedRanks(disk=dict(recorded.disk))
     opened = recorded.opened(base=tmp_path / "base")
-    wanted = RetrainRequest(steps, save=Save(version, str(tmp_path / "out"), checkpoint=True))
-    report = await retrain(opened, wanted, make_ranks=building(ranks))
+    request = RetrainRequest(steps, save=Save(version, str(tmp_path / "out"), checkpoint=True))
+    report = await retrain(opened, request, make_ranks=building(ranks))
     assert [batch.step for batch in ranks.trained] == trained
     weights, checkpoint = report.saved
     assert verify(weights, recorded.digest(version)).version == version
@@ -189,9 +189,9 @@ def test_on_another_topology_a_checkpoint_is_known_by_its_weights(tmp_path: Path
 
 
 async def test_weights_of_another_topology_are_not_saved_as_the_runs(recorded: Recorded) -> None:
-    wanted = RetrainRequest(tensor=2, save=Save(1, "out"))
+    request = RetrainRequest(tensor=2, save=Save(1, "out"))
     with pytest.raises(ImpossibleCombination, match="needs the run's own topology"):
-        await retrain(recorded.opened(), wanted, make_ranks=building())
+        await retrain(recorded.opened(), request, make_ranks=building())
 
 
 def test_distance() -> None:

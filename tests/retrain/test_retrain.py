@@ -23,7 +23,7 @@ from tests.simulation.parts import ScriptedRanks
 
 
 async def retrain(run: OpenedRun, steps: range, ranks: ScriptedRanks) -> tuple[list[Retrained], Retrained | None]:
-    """What was judged, and the first that was otherwise."""
+    """Return the steps that were judged, and the first that differs."""
     judged: list[Retrained] = []
     stream = recorded_steps(run.log, run.fetch, steps, temperature=1.0)
     return judged, await retrain_steps(ranks, same_digests, stream, judged.append)
@@ -54,7 +54,7 @@ async def test_one_flipped_reward_is_found_at_its_step(
     judged, wrong = await retrain(recorded.opened(await as_log(log)), range(STEPS), ranks)
     assert wrong is not None
     assert [bool(step.differences) for step in judged] == [False, False, True]
-    assert (wrong.step, [one.compared for one in wrong.differences]) == (2, compared)
+    assert (wrong.step, [difference.compared for difference in wrong.differences]) == (2, compared)
     assert care is not Care.ASSIGNED or sample in str(wrong.differences[0])
     # The next step may have been trained already while this one was judged.
     assert [batch.step for batch in ranks.trained][: len(trained)] == trained

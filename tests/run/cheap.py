@@ -85,7 +85,7 @@ class CountingRanks(HeldWeights):
 
 @dataclass(slots=True)
 class Parts:
-    """What the cheap roles do, and what they have seen."""
+    """Define what the cheap roles do, and record what they have seen."""
 
     script: Script = field(default_factory=lambda: Script(chunk=4, seconds_per_chunk=0.01))
     ranks: CountingRanks = field(default_factory=CountingRanks)
@@ -94,7 +94,7 @@ class Parts:
     """By Ray's count."""
 
     def trainer(self) -> Any:
-        """In the place of TrainerActor."""
+        """Replace TrainerActor."""
         parts = self
 
         class ScriptedTrainer:
@@ -118,7 +118,7 @@ class Parts:
         return ScriptedTrainer
 
     async def engine(self, address: RunAddress, settings: EngineSettings, reward: RewardSettings) -> None:
-        """In the place of a Serve replica."""
+        """Replace a Serve replica."""
         async with join_run(address, "engine") as worker:
             engine = ScriptedEngine(self.script)
             await engine.start(1.0)
@@ -153,7 +153,7 @@ class LocalCluster:
         return self.actors[-1]
 
     def kill(self, actor: _Handle) -> None:
-        """As kill -9 of its process: whoever waits for it is told."""
+        """Kill it like kill -9 of its process: every waiter gets an error."""
         for call in actor.calls:
             call.cancel()
 
@@ -172,7 +172,7 @@ class LocalCluster:
 
 
 def lose(cluster: LocalCluster, role: str) -> None:
-    """As kill -9 of the role's newest process, where there is one."""
+    """Lose the role's newest process, if there is one, like kill -9."""
     for actor in [actor for actor in cluster.actors if role in type(actor.target).__name__.lower()][-1:]:
         cluster.kill(actor)
 
@@ -195,7 +195,7 @@ class _Method:
         return _Ref(self.actor.cluster.call(self._run(*args)))
 
     async def _run(self, *args: Any) -> Any:
-        """In a task of its own, so that its end can be told from that of the run."""
+        """In a task of its own, so that its end can be distinguished from that of the run."""
         task = asyncio.ensure_future(self.function(*args))
         self.actor.calls.append(task)
         try:

@@ -1,4 +1,4 @@
-"""What the whole folder shares: the finished run, and the clusters of a test's own launches."""
+"""Share the finished run with the whole folder, and the clusters of a test's own launches."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 @pytest.fixture
 def clusters(monkeypatch: pytest.MonkeyPatch) -> list[LocalCluster]:
-    """Those that launches have made."""
-    made: list[LocalCluster] = []
+    """Collect the clusters of all launches."""
+    started_clusters: list[LocalCluster] = []
     begin = LocalCluster.__init__
 
     def remember(self: LocalCluster, *args: Any) -> None:
         begin(self, *args)
-        made.append(self)
+        started_clusters.append(self)
 
     monkeypatch.setattr(LocalCluster, "__init__", remember)
-    return made
+    return started_clusters

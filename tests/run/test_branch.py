@@ -1,4 +1,4 @@
-"""What a branch's trainer begins with, by real ranks from the log of a real run."""
+"""Test what a branch's trainer begins with, by real ranks from the log of a real run."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ async def test_the_beginning_has_the_weights_and_the_optimizer_of_the_version(
         await ranks.reset()
         assert digest_of(await ranks.export_weights()) != branched.weights_digest
         await ranks.load_checkpoint(f"{tmp_path}/v000002")
-        found = digest_of(await ranks.export_weights()), await ranks.optimizer_digest()
-    assert found == (branched.weights_digest, branched.optimizer_digest)
+        digests = digest_of(await ranks.export_weights()), await ranks.optimizer_digest()
+    assert digests == (branched.weights_digest, branched.optimizer_digest)

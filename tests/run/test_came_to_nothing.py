@@ -42,10 +42,10 @@ def test_its_folder_and_its_archive_are_gone_and_its_process_logs_are_not(tmp_pa
         (own / "logs" / "trainer-1.log").write_text("CUDA error: no device")
 
     for _ in range(2):  # the name is free again
-        said = fail(settings, say)
+        message = fail(settings, say)
         assert not own.exists()
         assert not (archives / "early").exists()
-        assert f"(logs in {logs})" in said
+        assert f"(logs in {logs})" in message
         assert "CUDA error" in (logs / "trainer-1.log").read_text()
 
 
@@ -91,12 +91,12 @@ def test_prompts_from_outside_keep_it(tmp_path: Path, monkeypatch: pytest.Monkey
         raise TrainerError("rank 0 has no device")
 
     async def produce(view: Watching) -> None:
-        await view.until(lambda progress: any(one.role == "inbox" for one in progress.figures.workers))
+        await view.until(lambda progress: any(worker.role == "inbox" for worker in progress.figures.workers))
         await publish(tmp_path / "runs" / "early")
         sent.set()
 
     monkeypatch.setattr(Broken, "reset", wait)
     fail(tiny(tmp_path, "early"), produce)
     events = events_of(tmp_path / "runs" / "early")
-    assert len([one for one in of(events, PromptSubmitted) if one.dataset == "inbox"]) == len(LESSON)
+    assert len([event for event in of(events, PromptSubmitted) if event.dataset == "inbox"]) == len(LESSON)
     assert len(of(events, RunFailed)) == 1

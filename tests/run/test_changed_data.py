@@ -22,10 +22,10 @@ def test_other_data_are_refused_unless_they_are_accepted(tmp_path: Path, capsys:
     assert [(file.path, file.size) for file in started.prompt_files or ()] == [(str(data), data.stat().st_size)]
     lines = data.read_text().splitlines(keepends=True)
     branch = ["stopped", "--runs-dir", str(tmp_path / "runs"), "--from", "1", "--run", "other"]
-    for content, said in ((lines[::-1], "is a different file: it had"), (lines + lines[:1], "has grown from")):
+    for content, reason in ((lines[::-1], "is a different file: it had"), (lines + lines[:1], "has grown from")):
         data.write_text("".join(content))
         for go_on in (lambda: resume(words(tmp_path)), lambda: command("branch")(branch)):
-            with pytest.raises(InvalidValue, match=said):
+            with pytest.raises(InvalidValue, match=reason):
                 go_on()
     assert of(events_of(run), RunResumed) == []
     with cheap_parts(Parts()):

@@ -34,7 +34,7 @@ class Late:
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What Ray was asked to start with, each time. What a start leaves behind is undone after the test."""
+    """Return the arguments of each start of Ray. What a start leaves behind is undone after the test."""
     begun: list[dict[str, Any]] = []
     monkeypatch.setattr(ray, "init", lambda **named: begun.append({**named, "threads": os.environ.get(THREADS)}))
     monkeypatch.delenv(THREADS, raising=False)
@@ -108,7 +108,7 @@ def test_workers_of_our_own_ray_inherit_their_variables(begun: list[dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("gpus", "asked"),
+    ("gpus", "requested"),
     [
         (None, {"num_gpus": 0}),
         (0.0, {"num_gpus": 0}),
@@ -116,12 +116,12 @@ def test_workers_of_our_own_ray_inherit_their_variables(begun: list[dict[str, An
     ],
 )
 def test_an_actor_without_gpus_sees_none(
-    gpus: float | None, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    gpus: float | None, requested: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: dict[str, Any] = {}
+    options_: dict[str, Any] = {}
 
     def remote(**options: Any) -> Any:
-        made.update(options)
+        options_.update(options)
         # What is called in the actor's process is called in this one.
         actor = SimpleNamespace(__ray_call__=SimpleNamespace(remote=lambda call, *words: call(None, *words)))
         handle = SimpleNamespace(remote=lambda: actor)
@@ -131,7 +131,7 @@ def test_an_actor_without_gpus_sees_none(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     Cluster(None).actor(Late, "late", gpus=gpus)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ("" if gpus == 0 else "0,1")
-    assert {name: made[name] for name in made if name in ("num_gpus", "runtime_env")} == asked
+    assert {name: options_[name] for name in options_ if name in ("num_gpus", "runtime_env")} == requested
 
 
 def test_ray_s_node_waits_for_no_agent(

@@ -1,4 +1,4 @@
-"""What compiles kernels on a machine with GPUs: where it is looked for, and what is said where it is not there."""
+"""Test the search for the compiler of kernels on a machine with GPUs, and the message if there is none."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ def test_pips_is_taken_where_there_is_no_other_and_it_is_whole(tmp_path: Path) -
     toolkit = find_toolkit({"PATH": ""}, wheels=[part, whole])
     assert toolkit.environment == {"CUDA_HOME": str(whole)}
     assert find_toolkit({"PATH": ""}, wheels=[part]).home is None
-    given = find_toolkit({"PATH": "", "CUDA_HOME": str(tmp_path / "gone")}, wheels=[whole])
-    assert (given.home, given.environment) == (None, {}), "what the user has set stays, and is told to be wrong"
+    answer = find_toolkit({"PATH": "", "CUDA_HOME": str(tmp_path / "gone")}, wheels=[whole])
+    assert (answer.home, answer.environment) == (None, {}), (
+        "what the user has set stays, and the message calls it wrong"
+    )
 
 
 def test_a_compiler_is_the_one_that_is_named_or_any(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ async def test_rollouts_alone_then_training_alone(tmp_path: Path) -> None:
             logs[name] = [recorded async for recorded in opened.log.read()]
             report = await audit(opened.log.read(), Audit(opened.run, fetch=opened.fetch, files=False))
             assert report.clean, report_text(report, 0)
-    made, loaded = (of(logs[name], RolloutCompleted) for name in ("rollouts", "training"))
-    assert len(made) >= len(loaded) == 3 * GROUPS * SAMPLES
+    generated, loaded = (of(logs[name], RolloutCompleted) for name in ("rollouts", "training"))
+    assert len(generated) >= len(loaded) == 3 * GROUPS * SAMPLES
     assert [batch.raw_rewards for batch in of(logs["rollouts"], BatchSealed)] == [
         batch.raw_rewards for batch in of(logs["training"], BatchSealed)
     ]

@@ -49,7 +49,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_ends_as_its_page_says(kind: str, stage: Stage) -> None:
     page, begin, more = KINDS[kind]
-    case = next(one for one in CASES if one.page == page and begin in one.text)
+    case = next(case_ for case_ in CASES if case_.page == page and begin in case_.text)
     parts = Parts.SCRIPTED if kind == "agents" else Parts.REAL
     case = dataclasses.replace(case, parts=parts, more=f"{case.more} {more}".strip())
     played = play(case, starts_by_key()[case.key], stage)

@@ -1,4 +1,4 @@
-"""What a run writes is for whoever starts it: no other user of the machine reads prompts, answers, weights or logs."""
+"""Test that a run writes for its user alone: no other user of the machine reads prompts, answers, weights or logs."""
 
 from __future__ import annotations
 

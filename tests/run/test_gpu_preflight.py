@@ -96,8 +96,8 @@ def test_a_machine_that_lists_gpus_and_nothing_else_is_left_for_torch_to_tell() 
     ],
 )
 def test_too_few_gpus_are_refused_with_the_numbers(needed: Needs, counts: list[int], named: list[str]) -> None:
-    said = needed.refusal("it has some", counts) or ""
-    assert [word for word in named if word not in said] == []
+    message = needed.refusal("it has some", counts) or ""
+    assert [word for word in named if word not in message] == []
 
 
 @pytest.mark.parametrize(
@@ -138,11 +138,11 @@ def test_needs_are_slimes_flags(changes: dict[str, Any], needed: Needs) -> None:
 
 @given(st.lists(machines, min_size=1, max_size=3), needs, st.sampled_from(["auto", "cuda"]))
 def test_a_run_goes_to_gpus_that_suffice_or_is_refused_and_never_to_the_cpu_of_a_gpu_machine(
-    here: list[Machine], needed: Needs, asked: Device
+    here: list[Machine], needed: Needs, requested: Device
 ) -> None:
     able = [machine for machine in here if machine.has_gpus]
     try:
-        device = device_for(asked, needed, here)
+        device = device_for(requested, needed, here)
     except InvalidValue:
         enough = needed.refusal("", [len(machine.seen) for machine in able]) is None
         assert any(not machine.seen or machine.broken or machine.torch in (None, "2.13.0+cpu") for machine in able) or (
@@ -150,7 +150,7 @@ def test_a_run_goes_to_gpus_that_suffice_or_is_refused_and_never_to_the_cpu_of_a
         )
         return
     if not able:
-        assert (asked, device) == ("auto", "auto")
+        assert (requested, device) == ("auto", "auto")
         return
     assert device == "cuda"
     assert sum(len(machine.seen) for machine in able) >= needed.total
@@ -189,8 +189,8 @@ def test_gpus_that_others_of_a_ray_use_are_not_counted() -> None:
     check_count("cuda", engine_of_four, nodes((2, 8), (4, 8)))
     with pytest.raises(InvalidValue) as caught:
         check_count("cuda", engine_of_four, nodes((3, 8), (3, 8)))
-    said = str(caught.value)
-    assert [word for word in ("3 of 8 GPUs on 10.0.0.1", "2 trainer ranks", "0 of 1") if word not in said] == []
+    message = str(caught.value)
+    assert [word for word in ("3 of 8 GPUs on 10.0.0.1", "2 trainer ranks", "0 of 1") if word not in message] == []
 
 
 def test_a_run_of_which_ray_counts_gpus_that_torch_does_not_see_ends_at_once_and_leaves_nothing(
@@ -208,9 +208,9 @@ def test_the_device_decides_what_was_not_given() -> None:
     assert (cuda.trainer.bf16, cuda.engine.chunk_tokens, cuda.engine.device) == (True, 512, "cuda")
     assert (cpu.trainer.log_probs_chunk_size, cpu.trainer.optimizer_digest) == (-1, "every")
     assert (cuda.trainer.log_probs_chunk_size, cuda.trainer.optimizer_digest) == (1024, "checkpoint")
-    given = {"log_probs_chunk_size": -1, "optimizer_digest": "every", "max_retrained_steps": -1}
-    kept = on_device(msgspec.convert({"trainer": given}, TrainSettings), "cuda").trainer
-    assert {name: getattr(kept, name) for name in given} == given
+    trainer_fields = {"log_probs_chunk_size": -1, "optimizer_digest": "every", "max_retrained_steps": -1}
+    kept = on_device(msgspec.convert({"trainer": trainer_fields}, TrainSettings), "cuda").trainer
+    assert {name: getattr(kept, name) for name in trainer_fields} == trainer_fields
     assert (cpu.trainer.max_retrained_steps, cuda.trainer.max_retrained_steps) == (-1, 8)
     own = msgspec.convert({"trainer": {"bf16": False}, "engine": {"chunk_tokens": 7}}, TrainSettings)
     assert (on_device(own, "cuda").trainer.bf16, on_device(own, "cuda").engine.chunk) == (False, 7)
@@ -218,8 +218,8 @@ def test_the_device_decides_what_was_not_given() -> None:
 
 
 def test_on_gpus_checkpoints_are_saved_where_nothing_was_said_of_them() -> None:
-    def saved(device: Device, debug: dict[str, Any] | None = None, **given: Any) -> tuple[list[int], int]:
-        settings = {"rollout": {"num_rollout": 50}, "trainer": given, "debug": debug or {}}
+    def saved(device: Device, debug: dict[str, Any] | None = None, **fields: Any) -> tuple[list[int], int]:
+        settings = {"rollout": {"num_rollout": 50}, "trainer": fields, "debug": debug or {}}
         trainer = on_device(msgspec.convert(settings, TrainSettings), device).trainer
         return [version for version in range(51) if trainer.saves.due(version)], trainer.keep_checkpoints
 

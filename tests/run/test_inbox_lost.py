@@ -59,7 +59,7 @@ def test_every_prompt_is_taken_in_once_whoever_dies(tmp_path: Path, clusters: li
     ranks, tries = Waiting(), list[int]()
 
     async def produce(view: Watching) -> None:
-        await view.until(lambda progress: any(one.role == "inbox" for one in progress.figures.workers))
+        await view.until(lambda progress: any(worker.role == "inbox" for worker in progress.figures.workers))
         access = json.loads((tmp_path / "runs" / "flooded" / "nats" / "producer.json").read_text())
         for number in range(MESSAGES):
             if number == MESSAGES // 2:
@@ -72,10 +72,10 @@ def test_every_prompt_is_taken_in_once_whoever_dies(tmp_path: Path, clusters: li
     if role == "conductor":
         assert set(tries) == {1}, "the inbox is a process of its own"
     else:
-        assert max(tries) > 1, "nobody took prompts for a while, and the producer was told so"
+        assert max(tries) > 1, "nobody took prompts for a while, and the producer got a message"
     events = events_of(tmp_path / "runs" / "flooded")
-    assert [one.role for one in of(events, WorkerLost)] == [role]
-    assert Counter(one.role for one in of(events, WorkerJoined))[role] == 2
+    assert [event.role for event in of(events, WorkerLost)] == [role]
+    assert Counter(event.role for event in of(events, WorkerJoined))[role] == 2
     keys = Counter(event.source.key for event in of(events, PromptSubmitted) if event.dataset == "inbox")
     assert keys == Counter(f"{number}-{n}" for number in range(MESSAGES) for n in range(PROMPTS))
     assert len(of(events, StepCommitted)) == 2

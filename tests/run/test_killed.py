@@ -1,5 +1,6 @@
-"""The same run as a command whose processes are killed: every one, then the launcher alone. It goes on to the same
-weights, and nothing of it stays."""
+"""Test the same run as a command whose processes are killed: every one, then the launcher alone. It reaches the same
+weights, and nothing of it stays.
+"""
 
 from __future__ import annotations
 
@@ -40,15 +41,15 @@ class Command:
     """`slime-events` in a session of its own; what it says goes to a file, which nobody has to read meanwhile."""
 
     def __init__(self, folder: Path, *words: str) -> None:
-        self._said = folder / f"said-{uuid.uuid4().hex}"
-        with self._said.open("wb") as out:
+        self._output = folder / f"said-{uuid.uuid4().hex}"
+        with self._output.open("wb") as out:
             command = [sys.executable, "-m", "slime_events.app.cli.main", *words]
             self.process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
 
     @property
-    def said(self) -> str:
+    def output_text(self) -> str:
         """All that it has said so far."""
-        return self._said.read_text()
+        return self._output.read_text()
 
     def ends(self, deadline_s: float = START_S) -> int:
         """Its exit code."""
@@ -58,7 +59,7 @@ class Command:
         """Wait until this incarnation of the run has been in a state that `holds` is true of."""
         async with asyncio.timeout(START_S):
             while True:
-                assert self.process.poll() is None, self.said
+                assert self.process.poll() is None, self.output_text
                 if await _follow(folder, incarnation, holds):
                     return
                 await asyncio.sleep(0.2)
@@ -80,7 +81,7 @@ async def _follow(folder: Path, incarnation: int, holds: Callable[[RunState], bo
 
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What everything that a test starts carries; nothing of it outlives the test."""
+    """Return the mark of everything that a test starts; nothing of it outlives the test."""
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
     yield mark
@@ -107,7 +108,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(finished: Finished, tmp_path: 
     server.signal(signal.SIGSTOP)  # so that the run is still on when it is refused, and killed
     refused = Command(tmp_path, *resume)
     assert refused.ends() == 2
-    assert "is running: there is nothing to resume" in refused.said
+    assert "is running: there is nothing to resume" in refused.output_text
     kill(mark)
     first.ends()
 
@@ -117,14 +118,16 @@ def test_a_killed_run_goes_on_to_the_same_weights(finished: Finished, tmp_path: 
     second.ends()
 
     third = Command(tmp_path, *resume)
-    assert third.ends() == 0, third.said
+    assert third.ends() == 0, third.output_text
     assert left_behind(mark) == []
     events = events_of(folder)
-    expected = {one.version: one.digest for one in of(finished.events, WeightsPublished) if one.version <= STEPS}
-    assert {one.version: one.digest for one in of(events, WeightsPublished)} == expected
-    assert [one.incarnation for one in of(events, RunResumed)] in ([1, 2], [1]), "what is left may have ended it"
+    expected = {
+        event.version: event.digest for event in of(finished.events, WeightsPublished) if event.version <= STEPS
+    }
+    assert {event.version: event.digest for event in of(events, WeightsPublished)} == expected
+    assert [event.incarnation for event in of(events, RunResumed)] in ([1, 2], [1]), "what is left may have ended it"
     assert len(of(events, RunFinished)) == 1
-    requests = [one.sample for one in of(events, RolloutRequested)]
+    requests = [event.sample for event in of(events, RolloutRequested)]
     assert len(requests) == len(set(requests)), "nothing was asked for twice"
     assert json.loads((folder / "summary.json").read_text())["steps"] == STEPS
 
@@ -138,6 +141,6 @@ def test_sigterm_during_the_start_leaves_nothing(tmp_path: Path, mark: str) -> N
     while not server.exists() and time.monotonic() < until:
         time.sleep(0.05)
     launcher.process.terminate()
-    assert launcher.ends() == 130, launcher.said
-    assert "slime-events resume whole" in launcher.said
+    assert launcher.ends() == 130, launcher.output_text
+    assert "slime-events resume whole" in launcher.output_text
     assert left_behind(mark) == []

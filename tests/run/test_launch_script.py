@@ -1,4 +1,6 @@
-"""A launch script as slime has for Qwen3-4B, of the demo's model: it starts, is interrupted, starts again, goes on."""
+"""Test a launch script like slime's for Qwen3-4B, with the demo's model: it starts, is interrupted, starts
+again and continues.
+"""
 
 from __future__ import annotations
 
@@ -141,21 +143,21 @@ class Terminal:
         self._env["PATH"] = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
 
     def run(self, *words: str, interrupt_at: str = "") -> tuple[int, str]:
-        """The exit code and what was said. interrupt_at: Ctrl-C once this was said."""
-        said = self.folder / f"said-{uuid.uuid4().hex}"
-        with said.open("wb") as out:
+        """Return the exit code and the output. interrupt_at: output after which Ctrl-C comes."""
+        output_file = self.folder / f"said-{uuid.uuid4().hex}"
+        with output_file.open("wb") as out:
             process = subprocess.Popen(
                 words, stdout=out, stderr=out, cwd=self.folder, env=self._env, start_new_session=True
             )
         try:
             until = time.monotonic() + START_S
-            while interrupt_at and interrupt_at not in said.read_text():
-                assert process.poll() is None, said.read_text()
-                assert time.monotonic() < until, said.read_text()
+            while interrupt_at and interrupt_at not in output_file.read_text():
+                assert process.poll() is None, output_file.read_text()
+                assert time.monotonic() < until, output_file.read_text()
                 time.sleep(0.2)
             if interrupt_at:
                 os.killpg(process.pid, signal.SIGINT)
-            return process.wait(START_S), said.read_text()
+            return process.wait(START_S), output_file.read_text()
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
@@ -168,20 +170,20 @@ def test_a_script_of_slime_s_starts_is_interrupted_and_goes_on(tmp_path: Path) -
     script, shell = tmp_path / "run-qwen3-4B.sh", Terminal(tmp_path)
     model = " ".join(MODEL.split())
     script.write_text(SCRIPT.format(place=tmp_path, data=data, held_out=held_out, steps=STEPS, model=model))
-    code, said = shell.run("bash", str(script), interrupt_at=f"step 1/{STEPS}")
-    assert code == 130, said
-    code, said = shell.run("bash", str(script))
-    named = re.search(r"`(slime-events resume [^`]+)`", said)
-    assert named is not None, said
+    code, output = shell.run("bash", str(script), interrupt_at=f"step 1/{STEPS}")
+    assert code == 130, output
+    code, output = shell.run("bash", str(script))
+    named = re.search(r"`(slime-events resume [^`]+)`", output)
+    assert named is not None, output
     assert code == 2
-    code, said = shell.run(*shlex.split(named[1]))
-    assert code == 0, said
+    code, output = shell.run(*shlex.split(named[1]))
+    assert code == 0, output
     (folder,) = (tmp_path / "slime-runs").iterdir()
     events = events_of(folder)
-    assert [one.step for one in of(events, StepCommitted)] == list(range(STEPS))
-    assert [one.reason for one in of(events, RunFinished)] == [FinishReason.INTERRUPTED, FinishReason.ALL_STEPS]
+    assert [event.step for event in of(events, StepCommitted)] == list(range(STEPS))
+    assert [event.reason for event in of(events, RunFinished)] == [FinishReason.INTERRUPTED, FinishReason.ALL_STEPS]
     assert len(of(events, RunResumed)) == 1
-    assert {STEPS} <= {one.version for one in of(events, CheckpointSaved)}
-    assert {0, STEPS} <= {one.version for one in of(events, EvalCompleted)}
+    assert {STEPS} <= {event.version for event in of(events, CheckpointSaved)}
+    assert {0, STEPS} <= {event.version for event in of(events, EvalCompleted)}
     assert list((tmp_path / "Qwen3-4B_slime").iterdir()), "its checkpoints are where the script wants them"
     assert left_behind(shell.mark) == []

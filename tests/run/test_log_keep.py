@@ -102,11 +102,11 @@ def test_a_run_goes_on_over_what_has_left_its_log(
     assert [main([check, str(run)]) for check in CHECKS] == [0] * len(CHECKS), capsys.readouterr().out
     capsys.readouterr()
     for question in QUESTIONS:
-        said = []
+        outputs = []
         for where in (str(run), f"{url}/kept"):
             assert main([where if word == "RUN" else word for word in question]) == 0, question
-            said.append(capsys.readouterr().out.replace(str(run), "RUN").replace(f"{url}/kept", "RUN"))
-        assert said[0] == said[1], question
+            outputs.append(capsys.readouterr().out.replace(str(run), "RUN").replace(f"{url}/kept", "RUN"))
+        assert outputs[0] == outputs[1], question
     assert archive(["kept", str(tmp_path / "copy"), "--runs-dir", runs]) == 0
     assert archive(["kept", str(tmp_path / "copy"), "--runs-dir", runs, "--verify"]) == 0
     with cheap_parts(Parts()):

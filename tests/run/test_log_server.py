@@ -110,13 +110,15 @@ async def test_one_that_cannot_be_started_is_tried_again(folder: RunFolder, monk
         await kill(folder)
         await (await JetStreamLog.open(url, "demo")).close()
     assert not failures
-    assert len([note for note in notes if "Too many open files" in note]) == 1, "each news of an outage is told once"
+    assert len([note for note in notes if "Too many open files" in note]) == 1, (
+        "each message about an outage comes once"
+    )
 
 
 async def test_it_comes_back_where_the_runs_processes_look_for_it(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has its port meanwhile, and whoever starts it elsewhere."""
+    """Take its port meanwhile, and start it elsewhere."""
     monkeypatch.setattr(ports, "FREED_S", 0.01)
     own = LogServer(folder, "demo", None, note=lambda _: None)
     async with own.running(None) as address:

@@ -39,9 +39,9 @@ async def test_lineage_both_ways_from_log_and_archive(finished: Finished) -> Non
 
 
 def test_a_rollout_comes_once_more_bit_for_bit(finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
-    made = [e.envelope.event for e in finished.events if isinstance(e.envelope.event, RolloutCompleted)]
-    longest = max(made, key=lambda event: (event.length, event.sample))
+    completed = [e.envelope.event for e in finished.events if isinstance(e.envelope.event, RolloutCompleted)]
+    longest = max(completed, key=lambda event: (event.length, event.sample))
     code = main(["replay-rollout", str(finished.folder), longest.sample, "--json"])
-    told = json.loads(capsys.readouterr().out)
-    assert (code, told["equal"], told["divergence"], told["max_difference"]) == (0, True, None, 0.0)
-    assert told["tokens"] == longest.length
+    answer = json.loads(capsys.readouterr().out)
+    assert (code, answer["equal"], answer["divergence"], answer["max_difference"]) == (0, True, None, 0.0)
+    assert answer["tokens"] == longest.length

@@ -1,4 +1,4 @@
-"""NATS is killed in the middle of a run: all wait, say so, and go on; nothing is lost or there twice."""
+"""Kill NATS in the middle of a run: all wait with a message, and continue; nothing is lost or there twice."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def settings_of(folder: Path, **run: Any) -> TrainSettings:
 def check(events: list[Recorded]) -> None:
     """Every sample was made, graded and trained once."""
     for kind in (RolloutCompleted, RewardAssigned):
-        counted = Counter(one.sample for one in of(events, kind))
+        counted = Counter(event.sample for event in of(events, kind))
         assert len(counted) == STEPS * GROUPS * SAMPLES
         assert set(counted.values()) == {1}
     assert len(of(events, PromptSubmitted)) == STEPS * GROUPS
-    assert [one.step for one in of(events, StepCommitted)] == list(range(STEPS))
+    assert [event.step for event in of(events, StepCommitted)] == list(range(STEPS))
 
 
 @pytest.mark.parametrize("away_s", [3.0, pytest.param(60.0, marks=pytest.mark.soak)])
@@ -111,7 +111,7 @@ async def test_a_cluster_that_loses_its_leader_goes_on(tmp_path: Path, digest: s
 def test_a_server_of_ours_that_dies_before_anything_runs_is_started_again(
     tmp_path: Path, digest: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever starts waits for the log without an end in sight, so that nobody is left to look after its server."""
+    """Let the start wait for the log for long, so that nobody else looks after its server."""
 
     def kill(_: LocalCluster) -> None:
         server = NatsServer.attach(tmp_path / "away" / "nats")

@@ -41,14 +41,14 @@ def test_a_run_over_odd_rows_ends_well_and_says_what_it_refused(tmp_path: Path) 
         settings = settings_of(tmp_path, data=how, rollout={"num_rollout": 2, "rollout_batch_size": 4})
         asyncio.run(run_with(settings, view=view))
     events = events_of(tmp_path / "runs" / "stopped")
-    assert [one.reason for one in of(events, RunFinished)] == [FinishReason.ALL_STEPS]
-    first = [one for one in of(events, PromptSubmitted) if one.source.epoch == 0]
+    assert [event.reason for event in of(events, RunFinished)] == [FinishReason.ALL_STEPS]
+    first = [event for event in of(events, PromptSubmitted) if event.source.epoch == 0]
     assert len(first) == TAKEN + len(good)
-    assert {one.source.line for one in of(events, PromptRejected)} == {2, 4, 5, 6, 7, 8, 11, 12}
-    said = [note for note in view.notes if "prompts refused" in note]
-    assert len(said) >= 2, "at the first draw, and at the end"
-    assert f"from {REFUSED} rows" in said[-1] or said[-1].startswith(f"{REFUSED} of")
-    assert "'q' cannot be read: not UTF-8" in " ".join(one.reason for one in of(events, PromptRejected))
+    assert {event.source.line for event in of(events, PromptRejected)} == {2, 4, 5, 6, 7, 8, 11, 12}
+    notes = [note for note in view.notes if "prompts refused" in note]
+    assert len(notes) >= 2, "at the first draw, and at the end"
+    assert f"from {REFUSED} rows" in notes[-1] or notes[-1].startswith(f"{REFUSED} of")
+    assert "'q' cannot be read: not UTF-8" in " ".join(event.reason for event in of(events, PromptRejected))
 
 
 def test_a_resumed_run_says_it_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,6 +59,6 @@ def test_a_resumed_run_says_it_again(tmp_path: Path, capsys: pytest.CaptureFixtu
         asyncio.run(run_with(settings_of(tmp_path, data=how, rollout={"num_rollout": 1, "rollout_batch_size": 4})))
         capsys.readouterr()
         assert resume(words(tmp_path, "--num-rollout", "2")) == 0
-    said = [line for line in capsys.readouterr().err.splitlines() if "prompts refused" in line]
-    assert len(said) >= 2, "at its start, and at the end"
-    assert all(line.startswith("1 of ") for line in said)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "prompts refused" in line]
+    assert len(lines) >= 2, "at its start, and at the end"
+    assert all(line.startswith("1 of ") for line in lines)

@@ -1,4 +1,4 @@
-"""What sees to it that a run has one launcher, and that nothing of a killed one stays."""
+"""Test that a run has one launcher, and that nothing of a killed one stays."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ def parallel(folder: Path, run: str, steps: int, *, chunk_tokens: int = 8, **tra
     return msgspec.structs.replace(settings, trainer=changed)
 
 
-def assert_same_step(one: list[Recorded], other: list[Recorded]) -> None:
+def assert_same_step(log: list[Recorded], other: list[Recorded]) -> None:
     """Step 0 of two runs: losses, gradient norm and log-prob figures; not the seconds."""
-    first, second = (of(events, StepCommitted)[0].metrics for events in (one, other))
+    first, second = (of(events, StepCommitted)[0].metrics for events in (log, other))
     measured = [name for name in first if not name.startswith("seconds")]
     expected = {name: first[name] for name in measured}
     assert {name: second[name] for name in measured} == pytest.approx(expected, abs=1e-5, rel=1e-4)
@@ -68,19 +68,21 @@ def test_two_data_parallel_ranks_take_the_same_step_whoever_is_killed(
     assert "raylet" not in capfd.readouterr().out
     events = events_of(tmp_path / "runs" / "whole")
     assert_taken_over(finished.events, events, view.notes)
-    assert "trainer" in [one.role for one in of(events, WorkerLost)]
-    assert [one.step for one in of(events, StepCommitted)] == [0, 1]
+    assert "trainer" in [event.role for event in of(events, WorkerLost)]
+    assert [event.step for event in of(events, StepCommitted)] == [0, 1]
     assert_same_step(finished.events, events)
 
 
 def assert_taken_over(expected: list[Recorded], events: list[Recorded], notes: list[str]) -> None:
-    """Another engine went on where the lost one was: what step 0 is trained on is the same, bit for bit."""
+    """Check that another engine continued where the lost one was: what step 0 is trained on is the same, bit
+    for bit.
+    """
     assert of(events, BatchSealed)[0] == of(expected, BatchSealed)[0]
-    first, successor = [one.worker for one in of(events, WorkerJoined) if one.role == "engine"]
+    first, successor = [event.worker for event in of(events, WorkerJoined) if event.role == "engine"]
     chunks, completed = of(events, RolloutProgressed), of(events, RolloutCompleted)
-    left = {one.sample: one.start + one.tokens.n for one in chunks if one.engine == first}
-    found = {one.sample: one.start for one in reversed([*chunks, *completed]) if one.engine == successor}
-    taken_over = left.keys() & found.keys()
+    left = {chunk.sample: chunk.start + chunk.tokens.n for chunk in chunks if chunk.engine == first}
+    starts = {event.sample: event.start for event in reversed([*chunks, *completed]) if event.engine == successor}
+    taken_over = left.keys() & starts.keys()
     assert taken_over, "some were under way"
-    assert {sample: found[sample] for sample in taken_over} == {sample: left[sample] for sample in taken_over}
+    assert {sample: starts[sample] for sample in taken_over} == {sample: left[sample] for sample in taken_over}
     assert [note for note in notes if successor in note and "replaces a lost engine" in note]

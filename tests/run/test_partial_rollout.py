@@ -1,4 +1,4 @@
-"""`--partial-rollout` on the real engine: what it aborts at a step boundary goes on under the next weights."""
+"""Test `--partial-rollout` on the real engine: what it aborts at a step boundary continues under the next weights."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def test_rollouts_rest_and_go_on(tmp_path: Path) -> None:
     events = events_of(tmp_path / "runs" / "partial")
     suspended = of(events, RolloutSuspended)
     assert any(event.suspends for event in of(events, BatchSealed))
-    assert any(event.length for event in suspended), "some had tokens when they were told to rest"
+    assert any(event.length for event in suspended), "some had tokens when they got the order to rest"
     assert summary["counts"]["suspensions"] == len(suspended)
     assert not of(events, RolloutFailed)
-    asked = {(event.sample, event.attempt) for event in of(events, RolloutRequested)}
-    went_on = {event.sample for event in suspended if (event.sample, event.attempt + 1) in asked}
+    requested = {(event.sample, event.attempt) for event in of(events, RolloutRequested)}
+    went_on = {event.sample for event in suspended if (event.sample, event.attempt + 1) in requested}
     assert went_on
     trajectories = Trajectories(unpack)
     for recorded in events:
         trajectories.apply(recorded.envelope.event, recorded.position)  # raises where a token is missing or doubled
     masked = 0
     for done in of(events, RolloutCompleted):
-        made = trajectories.by_sample[done.sample]
-        assert content_digest(made.tokens, made.log_probs) == done.digest
+        trajectory = trajectories.by_sample[done.sample]
+        assert content_digest(trajectory.tokens, trajectory.log_probs) == done.digest
         versions = [span.version for span in done.spans for _ in range(span.start, span.end)]
         if done.sample in went_on and len(set(versions)) > 1:
             masked += 1

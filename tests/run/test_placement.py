@@ -1,4 +1,4 @@
-"""Where ranks go so that engines fit beside them: exactly where anything fits at all, and groups stay whole."""
+"""Test where ranks go so that engines fit beside them: exactly where anything fits at all, and groups stay whole."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ def wishes(draw: st.DrawFn) -> PlaceRequest:
     )
 
 
-def fits(free: list[int], counts: tuple[int, ...], wanted: PlaceRequest) -> bool:
+def fits(free: list[int], counts: tuple[int, ...], place_request: PlaceRequest) -> bool:
     """Whether these ranks and all engines have their GPUs, an engine on one machine."""
     if any(count > gpus for count, gpus in zip(counts, free, strict=True)):
         return False
-    room = sum((gpus - count) // wanted.each for gpus, count in zip(free, counts, strict=True))
-    return sum(counts) == wanted.ranks and room >= wanted.engines
+    room = sum((gpus - count) // place_request.each for gpus, count in zip(free, counts, strict=True))
+    return sum(counts) == place_request.ranks and room >= place_request.engines
 
 
-def all_counts(free: list[int], wanted: PlaceRequest) -> list[tuple[int, ...]]:
+def all_counts(free: list[int], place_request: PlaceRequest) -> list[tuple[int, ...]]:
     """Every way in which everything fits."""
     ways = itertools.product(*(range(gpus + 1) for gpus in free))
-    return [counts for counts in ways if fits(free, counts, wanted)]
+    return [counts for counts in ways if fits(free, counts, place_request)]
 
 
 @given(machines, wishes())
-def test_ranks_and_engines_are_placed_exactly_where_they_fit(free: list[int], wanted: PlaceRequest) -> None:
-    counts, ways = count_ranks(free, wanted), all_counts(free, wanted)
+def test_ranks_and_engines_are_placed_exactly_where_they_fit(free: list[int], place_request: PlaceRequest) -> None:
+    counts, ways = count_ranks(free, place_request), all_counts(free, place_request)
     if counts is None:
         assert ways == []
         return
-    assert fits(free, counts, wanted)
-    whole = [way for way in ways if all(count % wanted.together == 0 for count in way)]
+    assert fits(free, counts, place_request)
+    whole = [way for way in ways if all(count % place_request.together == 0 for count in way)]
     if whole:
-        assert all(count % wanted.together == 0 for count in counts), "groups could be whole"
+        assert all(count % place_request.together == 0 for count in counts), "groups could be whole"
     used = [sum(count > 0 for count in way) for way in whole or ways]
     assert sum(count > 0 for count in counts) == min(used), "fewer machines would do"
 
@@ -75,8 +75,8 @@ def test_each_machine_fills_as_many_whole_groups_as_it_can(places: list[str], to
     groups = [set(ranks[start : start + together]) for start in range(0, len(ranks) - together + 1, together)]
     for machine in set(places):
         assert groups.count({machine}) >= places.count(machine) // together
-    for one, next_one in itertools.pairwise(order):
-        assert next_one > one or places[one] != places[next_one], "neighbours in the order of GPUs"
+    for place, next_one in itertools.pairwise(order):
+        assert next_one > place or places[place] != places[next_one], "neighbours in the order of GPUs"
 
 
 def test_groups_over_machines_are_counted() -> None:

@@ -20,11 +20,13 @@ def _rows(where: Path, sql: str, cache: Path) -> list[tuple[Any, ...]]:
 
 
 def test_folder_and_archive_answer_the_same(finished: Finished, tmp_path: Path) -> None:
-    made = [one.envelope.event for one in finished.events if isinstance(one.envelope.event, RolloutCompleted)]
+    completed = [
+        record.envelope.event for record in finished.events if isinstance(record.envelope.event, RolloutCompleted)
+    ]
     total = "SELECT count(*), max(step) FROM samples WHERE status = 'completed'"
     tokens = "SELECT count(*), sum(token), min(log_prob) FROM tokens"
-    for sql, found in ((total, (len(made), STEPS - 1)), (tokens, None)):
+    for sql, expected in ((total, (len(completed), STEPS - 1)), (tokens, None)):
         (by_folder,) = _rows(finished.folder, sql, tmp_path / "folder")
         (by_archive,) = _rows(finished.folder / "archive" / "whole", sql, tmp_path / "archive")
-        assert by_folder == by_archive == (found or by_archive)
-    assert by_folder[0] == sum(event.length for event in made)
+        assert by_folder == by_archive == (expected or by_archive)
+    assert by_folder[0] == sum(event.length for event in completed)

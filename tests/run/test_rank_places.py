@@ -35,14 +35,14 @@ def own_place() -> list[str]:
 
 
 class Rank:
-    """In the place of a rank."""
+    """Replace a rank."""
 
     def place(self) -> list[str]:
         return own_place()
 
 
 class Engine:
-    """In the place of an engine's replica. It writes its process and its place where all do."""
+    """Replace an engine's replica. It writes its process and its place where all do."""
 
     def __init__(self, file: str) -> None:
         with open(file, "a") as opened:
@@ -53,7 +53,7 @@ class Engine:
 
 
 def engines_in(file: Path, count: int) -> list[list[Any]]:
-    """What engines have written, once `count` have."""
+    """Return what engines have written, once `count` have."""
     until = time.monotonic() + WAIT_S
     while len(lines := file.read_text().splitlines() if file.exists() else []) < count:
         assert time.monotonic() < until, f"{len(lines)} of {count} engines have a place"
@@ -146,7 +146,7 @@ def test_ranks_of_a_run_on_gpus_get_their_places_before_any_process_starts(
 
 
 class Waiting:
-    """In the place of a placement group that others' jobs keep from being."""
+    """Replace a placement group that waits for other jobs."""
 
     def __init__(self, bundles: list[dict[str, float]], strategy: str, bundle_label_selector: list[Any]) -> None:
         self.bundles, self.homes = bundles, [label["ray.io/node-id"] for label in bundle_label_selector]
@@ -159,12 +159,12 @@ class Waiting:
 def test_places_that_ray_does_not_give_are_waited_for_no_longer(
     monkeypatch: pytest.MonkeyPatch, *, is_over: bool
 ) -> None:
-    asked: list[Waiting] = []
+    requests: list[Waiting] = []
     removed: list[Any] = []
 
     def ask(*words: Any, **named: Any) -> Waiting:
-        asked.append(Waiting(*words, **named))
-        return asked[-1]
+        requests.append(Waiting(*words, **named))
+        return requests[-1]
 
     monkeypatch.setattr(ray.util, "placement_group", ask)
     monkeypatch.setattr(ray.util, "remove_placement_group", removed.append)
@@ -173,8 +173,8 @@ def test_places_that_ray_does_not_give_are_waited_for_no_longer(
     nodes = [GpuNode("large", "10.0.0.1", 8, 8), GpuNode("small", "10.0.0.2", 2, 2)]
     with pytest.raises(DeadlineExceeded):
         RankPlaces.reserve(Needs(ranks=2, engines=2, each=4), nodes, 1.0, lambda: is_over)
-    assert [(group.bundles, group.homes) for group in asked] == [([{"GPU": 1.0}] * 2, ["small"] * 2)]
-    assert removed == asked, "nothing of it stays"
+    assert [(group.bundles, group.homes) for group in requests] == [([{"GPU": 1.0}] * 2, ["small"] * 2)]
+    assert removed == requests, "nothing of it stays"
 
 
 def test_gpus_that_others_have_taken_since_they_were_counted_are_not_asked_for() -> None:

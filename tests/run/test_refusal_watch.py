@@ -53,8 +53,8 @@ def test_the_refused_ones_of_a_draw_are_one_sentence() -> None:
 
 
 def test_a_row_that_comes_again_in_each_epoch_is_one_row() -> None:
-    said = RefusedPrompts(refused(line, epoch=epoch) for epoch in range(5) for line in range(2)).text(10, FOLDER)
-    assert said.startswith("10 of 20 prompts refused, from 2 rows: 2 x q[0].content")
+    text = RefusedPrompts(refused(line, epoch=epoch) for epoch in range(5) for line in range(2)).text(10, FOLDER)
+    assert text.startswith("10 of 20 prompts refused, from 2 rows: 2 x q[0].content")
 
 
 async def test_a_run_says_at_its_end_what_it_refused(tmp_path: Path, worker: Participant) -> None:

@@ -17,7 +17,7 @@ NINES = "raised: the grader rewards2.py:f raised ValueError: no nines (rewards2.
 
 
 def failed(number: int, why: str = NINES) -> GroupRejected:
-    """As the conductor rejects a group whose second sample has no reward."""
+    """Reject a group whose second sample has no reward, as the conductor does."""
     group = f"train-0-{number:06d}"
     samples = tuple(f"{group}-s{index}" for index in range(12))
     return made.rejected(group, RejectionCause.REWARD_FAILED, reason=f"{samples[1]}: {why}", samples=samples)
@@ -30,7 +30,7 @@ def dropped(number: int) -> GroupRejected:
 
 def news(events: Sequence[Event]) -> list[str]:
     watch = RejectionWatch(RunState(run="r"))
-    return [said for event in events if (said := watch.apply(event)) is not None]
+    return [text for event in events if (text := watch.apply(event)) is not None]
 
 
 def test_a_reason_is_the_same_for_every_sample_and_group() -> None:
@@ -58,9 +58,9 @@ def test_the_commonest_reason_has_its_count() -> None:
 
 
 def test_the_first_group_that_fails_is_said_and_not_each() -> None:
-    said = news([made.accepted("train-0-000000"), *(failed(number) for number in range(1, 13))])
-    assert [text.partition(":")[0] for text in said] == ["1 of 2 groups rejected", "10 of 11 groups rejected"]
-    assert all(NINES in text for text in said)
+    texts = news([made.accepted("train-0-000000"), *(failed(number) for number in range(1, 13))])
+    assert [text.partition(":")[0] for text in texts] == ["1 of 2 groups rejected", "10 of 11 groups rejected"]
+    assert all(NINES in text for text in texts)
 
 
 @pytest.mark.parametrize(("groups", "words"), [(9, 0), (10, 1), (99, 1), (100, 2)])

@@ -32,7 +32,7 @@ BUCKET = "s3://slime/archive"
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What fsspec opens as `s3://`, here and in every process of a run, is this server."""
+    """Serve what fsspec opens as `s3://`, here and in every process of a run."""
     with Seaweed(tmp_path_factory.mktemp("seaweed")) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", f"http://{HOST}:{server.port}")
         patch.setenv("AWS_ACCESS_KEY_ID", "k")
@@ -79,7 +79,7 @@ def cut(settings: TrainSettings, url: str) -> None:
 
 def check(folder: Path, digest: str) -> None:
     events = events_of(folder)
-    assert [one.step for one in of(events, StepCommitted)] == list(range(STEPS))
+    assert [event.step for event in of(events, StepCommitted)] == list(range(STEPS))
     assert of(events, StepCommitted)[-1].weights_digest == digest
     assert len(of(events, RunResumed)) == 1
 
@@ -102,9 +102,9 @@ def test_a_restored_run_goes_on_to_the_same_weights(
     if lost == "everything":
         runs = tmp_path / "elsewhere"
     assert restore(["gone", url, "--runs-dir", str(runs)]) == 0
-    said = capsys.readouterr().out
-    assert f"next: slime-events resume gone --runs-dir {runs}" in said
-    assert ("an archive holds no weight versions" in said) == (lost == "everything")
+    output = capsys.readouterr().out
+    assert f"next: slime-events resume gone --runs-dir {runs}" in output
+    assert ("an archive holds no weight versions" in output) == (lost == "everything")
     with cheap_parts(Parts()):
         assert resume(["gone", "--runs-dir", str(runs), "--plain"]) == 0
     check(runs / "gone", digest)

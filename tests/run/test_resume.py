@@ -1,4 +1,4 @@
-"""Runs that stop, by an order or by a death, and go on: to the weights that they would have had."""
+"""Test runs that stop, by an order or by a death, and continue to the weights that they would have had."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def words(folder: Path, *flags: str) -> list[str]:
 
 
 def check_whole(folder: Path, digest: str, steps: int = STEPS) -> list[Any]:
-    """What holds of a run that was resumed and came to its end."""
+    """Check what holds of a run that was resumed and came to its end."""
     events = events_of(folder / "runs" / "stopped")
     committed = of(events, StepCommitted)
-    assert [one.step for one in committed] == list(range(steps))
+    assert [event.step for event in committed] == list(range(steps))
     assert committed[STEPS - 1].weights_digest == digest
 
     async def fold() -> None:
@@ -95,12 +95,12 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
         assert resume(words(tmp_path)) == 0
     events = check_whole(tmp_path, digest)
     reasons = [FinishReason.ALL_STEPS] if at_once else [FinishReason.INTERRUPTED, FinishReason.ALL_STEPS]
-    assert [one.reason for one in of(events, RunFinished)] == reasons
-    assert [(one.incarnation, one.settings) for one in of(events, RunResumed)] == [(1, {"run": {"plain": True}})]
-    said = capsys.readouterr().err
-    assert "after 2 of 4 steps" in said
-    assert "step 1/4" not in said, "what was told before is not told again"
-    assert "step 3/4" in said
+    assert [event.reason for event in of(events, RunFinished)] == reasons
+    assert [(event.incarnation, event.settings) for event in of(events, RunResumed)] == [(1, {"run": {"plain": True}})]
+    output = capsys.readouterr().err
+    assert "after 2 of 4 steps" in output
+    assert "step 1/4" not in output, "no message comes twice"
+    assert "step 3/4" in output
 
 
 def test_a_failed_run_goes_on_once_the_cause_is_gone(tmp_path: Path, digest: str) -> None:
@@ -145,18 +145,18 @@ def test_a_run_that_what_was_left_of_it_ends_meanwhile_is_looked_at_again(
         look = resume_command._read_record
         monkeypatch.setattr(resume_command, "_read_record", before_its_end)
         assert resume(words(tmp_path)) == 0
-    said = capsys.readouterr().err
-    assert "has just ended without its launcher" in said
-    assert "has finished all its 4 steps: nothing to do" in said
+    output = capsys.readouterr().err
+    assert "has just ended without its launcher" in output
+    assert "has finished all its 4 steps: nothing to do" in output
 
 
 def test_what_is_trained_cannot_be_changed(tmp_path: Path) -> None:
     stop(tmp_path, at_once=False)
-    for flags, said in (
+    for flags, reason in (
         (["--lr", "1"], "--lr: a resumed run cannot change"),
         (["--num-rollout", "1"], "2 steps are committed already"),
     ):
-        with pytest.raises(InvalidValue, match=said):
+        with pytest.raises(InvalidValue, match=reason):
             resume(words(tmp_path, *flags))
 
 
@@ -176,7 +176,7 @@ def test_a_run_that_is_on_is_refused(tmp_path: Path) -> None:
 
 
 def test_of_two_launchers_that_see_the_same_log_one_resumes_it(tmp_path: Path) -> None:
-    """As on two machines with one NATS, where no file lock reaches."""
+    """Start both as on two machines with one NATS, where no file lock reaches."""
     stop(tmp_path, at_once=True)
     folder = RunFolder(tmp_path / "runs", "stopped")
 
@@ -188,9 +188,9 @@ def test_of_two_launchers_that_see_the_same_log_one_resumes_it(tmp_path: Path) -
             return await asyncio.gather(*words, return_exceptions=True)
 
     outcomes = asyncio.run(race())
-    lives = [one for one in outcomes if not isinstance(one, BaseException)]
+    lives = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
     assert [life.number for life in lives] == [1]
-    (refused,) = (one for one in outcomes if isinstance(one, BaseException))
+    (refused,) = (outcome for outcome in outcomes if isinstance(outcome, BaseException))
     assert isinstance(refused, RunIsOn)
     assert len(of(events_of(folder.path), RunResumed)) == 1
 

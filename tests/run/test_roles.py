@@ -21,10 +21,10 @@ from tests import made
 
 @pytest.mark.parametrize("is_on", [False, True])
 def test_a_deterministic_trainer_s_processes_alone_have_its_variables(*, is_on: bool) -> None:
-    given: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
 
     def actor(cls: type, name: str, *_: Any, env: Any, **__: Any) -> Any:
-        given[name.split("-")[0]] = env
+        variables[name.split("-")[0]] = env
         return SimpleNamespace(run=SimpleNamespace(remote=lambda *_: SimpleNamespace(future=concurrent.futures.Future)))
 
     trainer = TrainerSettings(deterministic_mode=is_on, actor_num_gpus_per_node=2)
@@ -37,9 +37,9 @@ def test_a_deterministic_trainer_s_processes_alone_have_its_variables(*, is_on: 
             roles.start(role)
 
     asyncio.run(start())
-    assert given["grader"] is None
-    assert given["rank1"] == given["trainer"]
-    assert set(given["trainer"]) == (set(DETERMINISTIC) if is_on else set())
+    assert variables["grader"] is None
+    assert variables["rank1"] == variables["trainer"]
+    assert set(variables["trainer"]) == (set(DETERMINISTIC) if is_on else set())
 
 
 async def fail_around_the_end(*, is_late: bool) -> None:
@@ -68,7 +68,7 @@ async def test_a_role_that_fails_around_the_end_of_its_run_prints_nothing(
 
 
 class Placing:
-    """In the place of a cluster: notes what each process is to have of a GPU, in the order of their starts."""
+    """Replace a cluster: note the share of a GPU of each process, in the order of their starts."""
 
     def __init__(self) -> None:
         self.placed: list[tuple[str, float | None]] = []

@@ -75,14 +75,16 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Launched:
 def test_slimes_grpo_example_trains(launched: Launched) -> None:
     assert launched.left == []
     steps = of(launched.events, StepCommitted)
-    assert [one.samples for one in steps] == [16, 16]
+    assert [step.samples for step in steps] == [16, 16]
     # Over-sampling keeps its surplus for the next step, where its log-probs are of the version before.
     assert steps[0].metrics["train_rollout_logprob_abs_diff_max"] < 1e-4
     assert steps[0].metrics["kl_loss"] == 0 < steps[1].metrics["kl_loss"], "against the reference model"
     assert list(of(launched.events, BatchSealed)[0].groups) != [f"train-0-{n:06d}" for n in range(4)], "shuffled"
-    evaluated = [(one.version, one.oldest_version, one.newest_version) for one in of(launched.events, EvalCompleted)]
+    evaluated = [
+        (event.version, event.oldest_version, event.newest_version) for event in of(launched.events, EvalCompleted)
+    ]
     assert evaluated == [(0, 0, 0), (2, 2, 2)]
-    assert [one.version for one in of(launched.events, CheckpointSaved)] == [2]
+    assert [event.version for event in of(launched.events, CheckpointSaved)] == [2]
 
 
 @pytest.mark.real

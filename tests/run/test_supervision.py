@@ -45,7 +45,7 @@ def test_a_lost_role_is_started_again(tmp_path: Path, clusters: list[LocalCluste
     assert [note for note in view.notes if f"the {role} is lost" in note]
     events = events_of(tmp_path / "runs" / "struck")
     (lost,) = of(events, WorkerLost)
-    first, second = (one for one in of(events, WorkerJoined) if one.role == role)
+    first, second = (event for event in of(events, WorkerJoined) if event.role == role)
     assert (lost.worker, lost.role) == (first.worker, role) != (second.worker, role)
 
 

@@ -110,13 +110,13 @@ class _Process:
 
 
 async def test_an_engine_that_was_killed_is_told_in_the_log(tmp_path: Path, worker: Participant) -> None:
-    """Of those of this machine: whoever told of his own end, or has never been seen, is nobody's business."""
-    killed, alive, told, zombie = (_Process() for _ in range(4))
+    """Report engines of this machine only, and neither one that reported its own end nor one that was never seen."""
+    killed, alive, reported, zombie = (_Process() for _ in range(4))
     node = socket.gethostname()
     joined = [
         WorkerJoined(worker="killed", role="engine", pid=killed.pid, node=node),
         WorkerJoined(worker="alive", role="engine", pid=alive.pid, node=node),
-        WorkerJoined(worker="told", role="engine", pid=told.pid, node=node),
+        WorkerJoined(worker="told", role="engine", pid=reported.pid, node=node),
         WorkerJoined(worker="zombie", role="engine", pid=zombie.pid, node=node),
         WorkerJoined(worker="far", role="engine", pid=1 << 30, node="elsewhere"),
         WorkerJoined(worker="unseen", role="engine", pid=1 << 30, node=node),
@@ -128,11 +128,11 @@ async def test_an_engine_that_was_killed_is_told_in_the_log(tmp_path: Path, work
         await asyncio.sleep(0.2)
         await worker.append([WorkerLost(worker="told", role="engine", reason="its own words")])
         await asyncio.sleep(0.2)
-        for process in (killed, told):
+        for process in (killed, reported):
             process.kill()
         os.kill(zombie.pid, signal.SIGKILL)  # nobody has asked for its status yet
         async with asyncio.timeout(30):
-            while len([one async for one in worker.log.read(1, subject)]) < 3:  # noqa: ASYNC110
+            while len([record async for record in worker.log.read(1, subject)]) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         await worker.append([made.finished()])
@@ -144,7 +144,7 @@ async def test_an_engine_that_was_killed_is_told_in_the_log(tmp_path: Path, work
     await striking
     for process in (alive, zombie):
         process.kill()
-    events = [one.envelope.event async for one in worker.log.read(1, of_type("sim", "worker.lost"))]
+    events = [record.envelope.event async for record in worker.log.read(1, of_type("sim", "worker.lost"))]
     lost = {event.worker: event for event in events if isinstance(event, WorkerLost)}
     assert set(lost) == {"told", "killed", "zombie"}
     assert lost["told"].reason == "its own words"

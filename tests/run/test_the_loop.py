@@ -30,10 +30,10 @@ def test_the_whole_loop(tmp_path: Path) -> None:
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
-        found: set[Listening] = set()
+        sockets: set[Listening] = set()
         until = time.monotonic() + DEADLINE_S
         while run.poll() is None and time.monotonic() < until:
-            found |= listening(run.pid)
+            sockets |= listening(run.pid)
             time.sleep(LOOK_S)
         run.kill()
     lines = out.read_text().splitlines()
@@ -41,6 +41,6 @@ def test_the_whole_loop(tmp_path: Path) -> None:
     assert sum("is committed as weight version" in line for line in lines) == 3
     assert lines.count("run loop is finished") == 2, "from its folder and from its archive alone"
     assert any("rollout.completed" in line for line in lines)
-    assert [one for one in found if not one.on_loopback] == []
+    assert [socket for socket in sockets if not socket.on_loopback] == []
     for part in ("nats-server", "gcs_server", "raylet", "ray::ServeReplica", "sglang::scheduler", "ray::TrainerActor"):
-        assert any(part in one.process for one in found), f"a socket of {part} was seen"
+        assert any(part in socket.process for socket in sockets), f"a socket of {part} was seen"

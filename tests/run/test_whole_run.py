@@ -84,7 +84,7 @@ def test_engine_and_trainer_agree_on_every_log_prob(finished: Finished) -> None:
 
 def test_the_users_grader_gave_the_rewards(finished: Finished) -> None:
     rewards = of(finished.events, RewardAssigned)
-    completed = {one.sample: one for one in of(finished.events, RolloutCompleted)}
+    completed = {event.sample: event for event in of(finished.events, RolloutCompleted)}
     assert {reward.sample for reward in rewards} == set(completed)
     assert all(reward.grader.endswith(":reward_func") and reward.detail["score"] == reward.value for reward in rewards)
     assert len({reward.grader_digest for reward in rewards}) == 1
@@ -100,18 +100,18 @@ def test_the_filter_kept_what_teaches(finished: Finished) -> None:
 
 
 def test_at_staleness_0_every_token_is_of_the_weights_it_trains(finished: Finished) -> None:
-    versions = {one.sample: {span.version for span in one.spans} for one in of(finished.events, RolloutCompleted)}
+    versions = {event.sample: {span.version for span in event.spans} for event in of(finished.events, RolloutCompleted)}
     for batch in of(finished.events, BatchSealed):
         assert {version for sample in batch.samples for version in versions[sample]} == {batch.step}
 
 
 def test_every_version_is_what_was_published_and_what_the_engines_run(finished: Finished) -> None:
-    published = {one.version: one for one in of(finished.events, WeightsPublished)}
-    committed = {one.version: one.weights_digest for one in of(finished.events, StepCommitted)}
-    activated = {one.version: one.digest for one in of(finished.events, WeightsActivated)}
+    published = {event.version: event for event in of(finished.events, WeightsPublished)}
+    committed = {event.version: event.weights_digest for event in of(finished.events, StepCommitted)}
+    activated = {event.version: event.digest for event in of(finished.events, WeightsActivated)}
     assert sorted(published) == list(range(STEPS + 1))
-    assert {version: one.digest for version, one in published.items() if version} == committed
-    assert activated.items() <= {version: one.digest for version, one in published.items()}.items()
+    assert {version: event.digest for version, event in published.items() if version} == committed
+    assert activated.items() <= {version: event.digest for version, event in published.items()}.items()
     assert set(range(STEPS)) <= set(activated)
     assert len(set(committed.values())) == STEPS, "every step changes the weights"
 
@@ -132,9 +132,9 @@ def test_prompts_from_outside_are_trained_on(finished: Finished) -> None:
     groups = finished.reply["groups"]
     assert finished.reply["accepted"] is True
     assert len(groups) == len(LESSON)
-    submitted = {one.group: one for one in of(finished.events, PromptSubmitted)}
+    submitted = {event.group: event for event in of(finished.events, PromptSubmitted)}
     assert [submitted[group].source.key for group in groups] == list(LESSON)
-    decided = {one.group: one for kind in (GroupAccepted, GroupRejected) for one in of(finished.events, kind)}
+    decided = {event.group: event for kind in (GroupAccepted, GroupRejected) for event in of(finished.events, kind)}
     trained = {group: batch.step + 1 for batch in of(finished.events, BatchSealed) for group in batch.groups}
     for group in groups:
         assert isinstance(decided[group], GroupAccepted) == (group in trained)
@@ -151,7 +151,7 @@ def test_one_prompts_trace_leads_from_submit_to_activate(finished: Finished) -> 
     assert (submit.span.name, submit.span.attributes["rl.source.path"]) == ("submit", "inbox")
     generated = _children(submit, "generate")
     assert len(generated) == SAMPLES
-    assert all(len(_children(one, "grade")) == 1 for one in generated)
+    assert all(len(_children(span, "grade")) == 1 for span in generated)
     (decide,) = _children(submit, "decide")
     (batch,) = _children(decide, "batch")
     assert batch.linked

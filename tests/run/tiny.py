@@ -1,4 +1,4 @@
-"""What the runs in this folder share: small settings on the demo's model, a view that waits for things, and readers."""
+"""Share small settings on the demo's model, a view that waits for things, and readers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def tiny(folder: Path, name: str, /, **components: dict[str, Any]) -> TrainSetti
 
 
 class Watching:
-    """A `View` that keeps what it was told, and wakes whoever waits for a state of the run."""
+    """Keep the messages for a `View`, and wake all that wait for a state of the run."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -80,7 +80,7 @@ class Watching:
         return self.progress
 
     def pid_of(self, role: str) -> int:
-        """Of the process that is in this role."""
+        """Return the process id of this role."""
         assert self.progress is not None
         return next(worker.pid for worker in reversed(self.progress.figures.workers) if worker.role == role)
 
@@ -129,11 +129,11 @@ def running(state: RunState) -> int:
 def left_behind(mark: str, wait_s: float = 30.0) -> list[str]:
     """Command lines of processes that carry the mark and have not ended after `wait_s`; ours is none of them."""
     end = time.monotonic() + wait_s
-    while found := marked(mark):
+    while processes := marked(mark):
         if time.monotonic() > end:
             break
         time.sleep(0.2)
-    return [_line(process) for process in found]
+    return [_line(process) for process in processes]
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -141,14 +141,14 @@ def marked(mark: str) -> list[psutil.Process]:
 
     Ray's agents are not seen: their titles lie where the mark was. They end within a minute of their raylet.
     """
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.pid != os.getpid() and process.environ().get(MARK) == mark:
-                found.append(process)
+                processes.append(process)
         except (psutil.Error, OSError):
             continue  # it has just ended
-    return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
 def _line(process: psutil.Process) -> str:

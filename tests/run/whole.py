@@ -89,7 +89,9 @@ def _up_to_the_end(events: list[Recorded]) -> list[Recorded]:
 
 
 async def publish(run: Path) -> dict[str, Any]:
-    """What a producer outside needs: one file of the run's folder, NATS and JSON, nothing of this project."""
+    """Publish with what a producer outside needs: one file of the run's folder, NATS and JSON, nothing of
+    this project.
+    """
     access = json.loads((run / "nats" / "producer.json").read_text())
     client = await nats.connect(access["url"], user=access["user"], password=access["password"])
     prompts = [{"key": q, "prompt": [{"role": "user", "content": q}], "label": label} for q, label in LESSON.items()]

@@ -113,11 +113,11 @@ def test_many_records_of_several_schemas_are_read_together() -> None:
     former = _as_map(envelopes[1]) | {"schema": 1}
     del former["event"]["maker"]
     former["event"]["agents"] = True
-    subjects, ids = [one.subject for one in envelopes], [one.id for one in envelopes]
+    subjects, ids = [envelope.subject for envelope in envelopes], [envelope.id for envelope in envelopes]
     datas[1] = msgspec.msgpack.encode(former)
     read = all_events("r", subjects, ids, datas)
     assert read is not None
-    assert [(one.id, one.event) for one in read] == [(one.id, one.event) for one in envelopes]
+    assert [(e.id, e.event) for e in read] == [(e.id, e.event) for e in envelopes]
     datas[1] = msgspec.msgpack.encode(former | {"schema": 3})
     assert all_events("r", subjects, ids, datas) is None, "a newer one is judged by itself"
 

@@ -110,8 +110,8 @@ class Fate:
         if self._counted < crash.at:
             return None
         self._counted = 0
-        said = ", ".join(append.envelope.type for append in appends)
-        self.died.append(f"{crash.scope} died at append {crash.at} of the {role} [{said}], {crash.half}")
+        types = ", ".join(append.envelope.type for append in appends)
+        self.died.append(f"{crash.scope} died at append {crash.at} of the {role} [{types}], {crash.half}")
         return crash
 
 
@@ -141,7 +141,7 @@ class MortalLine(Line):
         return _MortalConsumer(self, inner.inner)
 
     async def leases_run_out(self) -> None:
-        """As time would do it."""
+        """End all leases as time would."""
         for delivery in self.held:
             await delivery.release()
 
@@ -151,17 +151,17 @@ class _MortalConsumer(LineConsumer):
 
     async def take(self, limit: int, wait_s: float) -> list[Delivery]:
         taken = await super().take(limit, wait_s)
-        self.line.held += [one.inner for one in taken if isinstance(one, LineDelivery)]
+        self.line.held += [delivery.inner for delivery in taken if isinstance(delivery, LineDelivery)]
         return taken
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What is run: the same for the run with crashes and the one without. snapshots: events between two of them.
-    branched, beginning: where it goes on from, and what its trainer begins with. feed: made in the run's folder.
-    recorded: the run whose rollouts it recalls. texts: of the groups that `judge` is asked about. reward: what
-    engines grade by where it is over at once. hold_s: how long an evaluation may keep an engine from newer weights.
-    keep_steps: earlier ones leave the log; None: all of it stays.
+    """Define what is run: the same for the run with crashes and the one without. snapshots: events between two of them.
+    branched, beginning: where it continues from, and what its trainer begins with. feed: made in the run's folder.
+    recorded: the run whose rollouts it recalls. texts: of the groups that `judge` is asked about. reward: what engines
+    grade by where it is over at once. hold_s: how long an evaluation may keep an engine from newer weights. keep_steps:
+    earlier ones leave the log; None: all of it stays.
     """
 
     plan: Plan
@@ -263,7 +263,7 @@ class Crashed:
             self._start(role)
 
     async def _resume(self) -> bool:
-        """Begin the next incarnation, which waits for no lease. False where there is none: the run is finished."""
+        """Begin the next incarnation, which waits for no lease. Return False if the run is finished."""
         subject = about(self.log.run, "run", "run")
         last = await self.log.last(subject)
         assert last is not None
@@ -295,7 +295,9 @@ class Crashed:
         ).run()
 
     async def _prompts_are_in(self, line: MortalLine) -> None:
-        """Whoever dies, what comes from outside is there before the first decision: the same is decided then."""
+        """Wait for what comes from outside before the first decision, whichever role dies: then decisions are
+        the same.
+        """
         missing = {inbox_group_id(prompt["key"], "") for prompt in self.scene.inbox}
         async with Follower(line, 1, of_type(self.log.run, "prompt.submitted")) as follower:
             while missing:
@@ -313,8 +315,8 @@ class Crashed:
         await until_over(worker)
 
     async def _grade(self, line: MortalLine) -> None:
-        known = await self.snapshots.newest(line)
-        start = low_water(known.state) if known else 1
+        snapshot = await self.snapshots.newest(line)
+        start = low_water(snapshot.state) if snapshot else 1
         await run_grader(self._worker(line), InstantPool(), whole_groups=self.scene.whole_groups, start=start)
 
     async def _archive(self, line: MortalLine) -> None:
@@ -327,8 +329,8 @@ class Crashed:
         await run_archivist(self._worker(line), self.folder, SEGMENTS, trim_log)
 
     async def _train(self, line: MortalLine) -> None:
-        known = await self.snapshots.newest(line)
-        more = {"start_of": partial(training_start, known.state)} if known else {}
+        snapshot = await self.snapshots.newest(line)
+        more = {"start_of": partial(training_start, snapshot.state)} if snapshot else {}
         ranks = self.scene.ranks(disk=self.disk)
         await make_trainer(self._worker(line), self.scene.plan, ranks, self.folder, **more).run()
 

@@ -1,4 +1,4 @@
-"""What stands in for a tokenizer, a grader pool, Megatron's ranks and a network that can be cut."""
+"""Replace a tokenizer, a grader pool, Megatron's ranks and a network that can be cut."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class ScriptedRanks(HeldWeights):
 
 
 class CriticRanks(ScriptedRanks):
-    """With a critic, which is a digest of its own over every batch; its first steps leave the weights alone."""
+    """Train a critic too, which is a digest of its own over every batch; its first steps leave the weights alone."""
 
     critic_only = 2
 
@@ -154,8 +154,8 @@ class CriticRanks(ScriptedRanks):
 
 
 class NoisyRanks(ScriptedRanks):
-    """Adds noise to each step that was trained before, by whomever, as a GPU may. Moments follow from every batch,
-    weights move by a little that follows from the moments. disk: outlives processes, and knows what was trained.
+    """Add noise to each step that was trained before, as a GPU may. Moments follow from every batch, weights move by a
+    little that follows from the moments. disk: outlives processes, and knows what was trained.
     """
 
     def __init__(self, seconds: float = 0.0, disk: dict[str, bytes] | None = None) -> None:

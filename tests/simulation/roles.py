@@ -69,7 +69,7 @@ def make_feed(folder: Path, prompts: Sequence[Any], evaluations: Mapping[str, Se
 
 
 def make_outside(tokenizer: Any = None) -> OutsidePrompts:
-    """What takes in prompts from outside."""
+    """Build what takes in prompts from outside."""
     return OutsidePrompts(DATA, tokenizer or Letters(), MAX_PROMPT, partial(check_metadata, RewardSettings()))
 
 

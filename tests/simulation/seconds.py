@@ -17,15 +17,15 @@ def check_seconds(records: Sequence[Recorded]) -> None:
     """Nothing took less than no time, or longer than there was."""
     at = [recorded.envelope.at for recorded in records]
     longest = (max(at) - min(at)) / 1e9 + SLACK_S
-    wrong = [event for event in (one.envelope.event for one in records) if not _can_be(_seconds(event), longest)]
+    wrong = [event for event in (record.envelope.event for record in records) if not _can_be(_seconds(event), longest)]
     assert wrong == []
 
 
 def _can_be(seconds: Iterator[float], longest: float) -> bool:
-    return all(0.0 <= one <= longest for one in seconds)
+    return all(0.0 <= second <= longest for second in seconds)
 
 
 def _seconds(event: Event) -> Iterator[float]:
-    told = getattr(event, "seconds", 0.0)
-    yield from told.values() if isinstance(told, dict) else [told]
+    value = getattr(event, "seconds", 0.0)
+    yield from value.values() if isinstance(value, dict) else [value]
     yield from astuple(timings) if (timings := getattr(event, "timings", None)) is not None else ()

@@ -94,8 +94,8 @@ class Simulation:
         worker = self._worker("conductor")
         self.outside = make_outside(self.feed.tokenizer)
         offered = OfferedPrompts(self.log, self.outside)
-        made = OfferedRollouts(self.log, worker.id, unpack)
-        readers = Readers(RecordedRolloutReader(worker.id, recorded), offered=offered, outside=made)
+        offered_readers = OfferedRollouts(self.log, worker.id, unpack)
+        readers = Readers(RecordedRolloutReader(worker.id, recorded), offered=offered, outside=offered_readers)
         more: dict[str, Any] = {"deadline_s": deadline_s, "readers": readers, "policy": policy}
         self.conductor = make_conductor(worker, self.plan, self.feed, judge, **more)
         self.state_now = LatestState(self.log)
@@ -107,11 +107,11 @@ class Simulation:
     async def _doors(self) -> Doors:
         limits = Limits(self.plan.samples, self.plan.sampling.max_new_tokens, None, bound=8, vocabulary=256)
         rewards = RewardDoor(self.log, RewardSettings(rm_type="outside", reward_sources=["raters"]))
-        made = TrajectoryDoor(OutsideRollouts(self.outside, limits, {}))
-        return {"prompts": PromptDoor(self.outside), "trajectories": made, "rewards": rewards}
+        trajectories = TrajectoryDoor(OutsideRollouts(self.outside, limits, {}))
+        return {"prompts": PromptDoor(self.outside), "trajectories": trajectories, "rewards": rewards}
 
     def begin_incarnation(self, incarnation: Incarnation) -> None:
-        """What starts from here on belongs to it."""
+        """Start a new incarnation; what starts from here on belongs to it."""
         self._incarnation = incarnation
 
     def _worker(self, role: str) -> Participant:
@@ -175,26 +175,26 @@ class Simulation:
         self._roles.remove(task)
 
     async def kill_role(self, task: asyncio.Task[Any]) -> None:
-        """As kill -9: what it had not appended is lost."""
+        """Kill a role like kill -9: what it had not appended is lost."""
         self.forget_role(task)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     async def kill(self, line: Line) -> None:
-        """As kill -9: nothing more of it reaches the log, no lease is given back."""
+        """Kill it like kill -9: nothing more of it reaches the log, no lease is given back."""
         line.is_cut = True
         task = list(self.engines.values())[self.lines.index(line)]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     async def kill_trainer(self) -> None:
-        """As kill -9: what was not appended is lost, and so is all that the ranks held."""
+        """Kill the trainer like kill -9: what was not appended is lost, and so is all that the ranks held."""
         task = self.disown_trainer()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     def disown_trainer(self) -> asyncio.Task[Any]:
-        """Nobody waits for it any more; it goes on by itself."""
+        """Stop waiting for the trainer; it continues by itself."""
         (task,) = (role for role in self._roles if role.get_name() == "trainer")
         self._roles.remove(task)
         return task
@@ -221,12 +221,12 @@ class Simulation:
         return self.conductor.state.phase
 
     async def until(self, kind: type[EventT], count: int = 1, **fields: Any) -> list[EventT]:
-        """Wait until so many events of a kind, with these fields, are in the log."""
-        found: list[EventT] = []
+        """Wait until `count` events of a kind, with these fields, are in the log."""
+        events: list[EventT] = []
         async with asyncio.timeout(DEADLINE_S), Follower(self.log) as follower:
-            while len(found) < count:
-                found += _of(await follower.next(1.0), kind, fields)
-        return found
+            while len(events) < count:
+                events += _of(await follower.next(1.0), kind, fields)
+        return events
 
     def events(self, kind: type[EventT], **fields: Any) -> list[EventT]:
         """All events of a kind in the log, in order."""

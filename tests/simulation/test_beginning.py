@@ -1,4 +1,4 @@
-"""What a branch's trainer begins with: made from the parent's archive, once, by ranks as the parent's were."""
+"""Test what a branch's trainer begins with: built from the parent's archive, once, by ranks like the parent's."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def archived(
 
 
 async def point(where: str, version: int, *, fresh: bool = False) -> tuple[Branched, TrainSettings]:
-    """Where a branch of an archived run begins, and its settings."""
+    """Return where a branch of an archived run begins, and its settings."""
     async with open_run(where) as parent:
         return await read_point(parent.log, version, parent.where, fresh_optimizer=fresh), parent.settings
 
@@ -100,7 +100,7 @@ async def test_a_new_optimizer_gets_the_weights_alone(tmp_path: Path, *, stored:
     if not stored:
         shutil.rmtree(tmp_path / "parent" / "weights")
     await put_branch_checkpoint(branched, other, str(tmp_path / "own"), note=lambda _: None, make_ranks=ranks)
-    assert [one.trainer.optimizer for one in ranks.built] == (["sgd"] if stored else ["adam", "sgd"])
+    assert [rank.trainer.optimizer for rank in ranks.built] == (["sgd"] if stored else ["adam", "sgd"])
     assert ranks.trained == ([[]] if stored else [[0, 1], []])
     assert [Path(folder).name for folder in ranks.disk] == ["v000002"]
     assert branched.weights_digest[:12] in str(ranks.built[-1].trainer.load)
@@ -144,11 +144,11 @@ async def test_a_learner_is_gone_on_from_with_the_prompts_of_the_run_that_it_fol
     where = await archived(tmp_path / "parent")
     (first, _), (second, _) = await point(where, 1), await point(where, 2)
     learner = MemoryLog("learner")
-    said: list[Event] = [
+    events: list[Event] = [
         made.started(branched=msgspec.structs.replace(first, follows=True)),
         made.published(1, parent=0, url="", digest=first.weights_digest, bytes=0),
         made.committed(1, batch_digest="", weights_digest="w2", samples=0, tokens=0),
     ]
-    await Participant(learner, "learner").append(said)
-    found = await read_point(learner, 2, "x")
-    assert (found.cursors, found.weights_digest, found.optimizer_digest) == (second.cursors, "w2", "o2")
+    await Participant(learner, "learner").append(events)
+    point_ = await read_point(learner, 2, "x")
+    assert (point_.cursors, point_.weights_digest, point_.optimizer_digest) == (second.cursors, "w2", "o2")

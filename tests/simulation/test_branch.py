@@ -1,4 +1,4 @@
-"""A run that goes on from a version of another: what it draws, what it trains, and who dies meanwhile."""
+"""Test a run that continues from a version of another: what it draws, what it trains, and which role dies meanwhile."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ async def run(
 
 
 def weights_of(parent: Simulation, branched: Branched) -> bytes:
-    """Of the scripted ranks at the version, which are their own digest."""
-    made = {event.version: bytes.fromhex(event.optimizer_digest) for event in parent.events(StepCommitted)}
-    return made.get(branched.version, b"\0" * 32)
+    """Return the weights of the scripted ranks at the version, which are their own digest."""
+    digests = {event.version: bytes.fromhex(event.optimizer_digest) for event in parent.events(StepCommitted)}
+    return digests.get(branched.version, b"\0" * 32)
 
 
 async def branch(

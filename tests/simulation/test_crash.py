@@ -91,7 +91,7 @@ REWARDING = Scene(
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """A killed process has no thread that goes on writing; so nothing leaves the event loop here."""
+    """A killed process has no thread that continues to write; so nothing leaves the event loop here."""
 
     async def at_once(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)
@@ -122,7 +122,9 @@ def events_of(log: MemoryLog, kind: type[Any]) -> list[Any]:
 
 
 def figures(log: MemoryLog) -> dict[str, Any]:
-    """What must not depend on crashes: weights, what they were made of, what they are worth, where the prompts are."""
+    """Return what must not depend on crashes: weights, what they were made of, what they are worth, where the
+    prompts are.
+    """
     state, trajectories = state_of(log), Trajectories(unpack)
     for recorded in log.records:
         trajectories.apply(recorded.envelope.event, recorded.position)
@@ -177,7 +179,9 @@ async def at_every_append(scene: Scene, folder: Path, judge: Callable[[MemoryLog
 
 
 def invariants(log: MemoryLog) -> dict[str, Any]:
-    """What holds in asynchronous mode, where luck decides what is trained: all steps, from samples that differ."""
+    """Check what holds in asynchronous mode, where luck decides what is trained: all steps, from samples that
+    differ.
+    """
     state, batches = state_of(log), events_of(log, BatchSealed)
     trained = [sample for batch in batches for sample in batch.samples]
     assert len(set(trained)) == len(trained)
@@ -186,13 +190,13 @@ def invariants(log: MemoryLog) -> dict[str, Any]:
 
 async def test_the_scenes_hold_what_they_are_for(tmp_path: Path) -> None:
     log = await run_scene(PLAIN, tmp_path / "plain", Fate())
-    found = figures(log)
-    assert found["phase"] is RunPhase.FINISHED
-    assert len(found["trained"]) == 6
-    assert found["trained"][0][1].startswith("inbox-")
-    assert [group for group, _ in found["rejected"]] == ["train-0-000001"]
-    assert [version for _, version, _, _ in found["evaluations"]] == [0, 2, 3]
-    assert found["checkpoints"] == 1
+    figures_ = figures(log)
+    assert figures_["phase"] is RunPhase.FINISHED
+    assert len(figures_["trained"]) == 6
+    assert figures_["trained"][0][1].startswith("inbox-")
+    assert [group for group, _ in figures_["rejected"]] == ["train-0-000001"]
+    assert [version for _, version, _, _ in figures_["evaluations"]] == [0, 2, 3]
+    assert figures_["checkpoints"] == 1
     assert {recorded.envelope.producer.partition("-")[0] for recorded in log.records} == {
         "launcher", "conductor", "inbox", "grader", "trainer", "archivist", "engine",
     }  # fmt: skip
@@ -260,10 +264,10 @@ async def test_ranks_that_never_train_the_same_again(tmp_path: Path, scope: Scop
 
 async def test_an_engine_that_gives_rewards_dies_at_each_of_its_appends(tmp_path: Path) -> None:
     def judge(log: MemoryLog) -> dict[str, Any]:
-        said = [recorded.envelope for recorded in log.records]
+        envelopes = [recorded.envelope for recorded in log.records]
         by_engine = [
             (before, reward)
-            for before, reward in itertools.pairwise(said)
+            for before, reward in itertools.pairwise(envelopes)
             if isinstance(reward.event, RewardAssigned) and reward.producer.startswith("engine")
         ]
         # What is not over at once is the grader's.
@@ -309,7 +313,7 @@ async def test_every_process_dies_at_each_append_while_events_leave_the_log(tmp_
 
 
 async def test_a_turn_of_the_conductor_is_cut_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it says in one turn may need several appends: here each event is one of its own."""
+    """Cut a turn that needs several appends: here each event is one of its own."""
 
     async def one_by_one(log: Any, appends: Any, **_: Any) -> list[int]:
         return await append_all(log, appends, at_most=1)

@@ -82,7 +82,7 @@ LINE = (
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the run reads: four files of a user's."""
+    """Write what the run reads: four files of a user's."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     files = {
@@ -133,21 +133,21 @@ async def test_each_set_has_its_own_way_and_the_run_says_so(folder: Path, capfd:
     check_run(sim)
     check_exact(sim)
     check_training(sim)
-    asked: dict[str, list[tuple[Sampling, int]]] = {"exact": [], "own": []}
+    calls: dict[str, list[tuple[Sampling, int]]] = {"exact": [], "own": []}
     requests = sim.events(RolloutRequested, purpose=Purpose.EVAL)
     for request in requests:
-        group = [one for one in requests if one.group == request.group]
-        asked[request.group.split("-")[1]].append((request.sampling, len(group)))
+        group = [other for other in requests if other.group == request.group]
+        calls[request.group.split("-")[1]].append((request.sampling, len(group)))
     exact, own = Sampling(max_new_tokens=8, temperature=0.0), Sampling(max_new_tokens=24, top_k=3, stop=("#",))
-    assert asked == {"exact": [(exact, 1)] * len(asked["exact"]), "own": [(own, 4)] * len(asked["own"])}
-    assert all(asked.values())
+    assert calls == {"exact": [(exact, 1)] * len(calls["exact"]), "own": [(own, 4)] * len(calls["own"])}
+    assert all(calls.values())
     prompts = sim.events(PromptSubmitted, purpose=Purpose.EVAL)
-    metadata = [one.metadata for one in prompts if one.dataset == "exact" and one.version == 0]
+    metadata = [prompt.metadata for prompt in prompts if prompt.dataset == "exact" and prompt.version == 0]
     assert metadata == [{"own": n, "level": 1, "rm_type": "exact"} for n in range(3)]
-    assert {one.custom_rm_path for one in prompts if one.dataset == "own"} == {"graders.py:own"}
+    assert {prompt.custom_rm_path for prompt in prompts if prompt.dataset == "own"} == {"graders.py:own"}
 
-    made = {event.group.split("-")[1]: event.metadata for event in sim.events(RolloutCompleted)}
-    assert made == {"own": {"made": "by its own"}, "exact": {}, "0": {}}
+    metadata_by_set = {event.group.split("-")[1]: event.metadata for event in sim.events(RolloutCompleted)}
+    assert metadata_by_set == {"own": {"made": "by its own"}, "exact": {}, "0": {}}
 
     rewards: dict[str, list[float]] = {}
     for event in sim.events(RewardAssigned):
@@ -159,9 +159,11 @@ async def test_each_set_has_its_own_way_and_the_run_says_so(folder: Path, capfd:
     done = {(event.dataset, event.version): event for event in sim.events(EvalCompleted)}
     assert sorted(done) == [(name, version) for name in ("exact", "own") for version in (0, 2, 3)]
     for (name, version), event in done.items():
-        groups = [given for group, given in rewards.items() if group.startswith(f"eval-{name}-v{version}-")]
-        wanted = {f"pass@{k}": sum(estimate(one, k) for one in groups) / 5 for k in (1, 2, 4)} if groups else {}
-        assert event.pass_rates == pytest.approx(wanted)
+        groups = [values for group, values in rewards.items() if group.startswith(f"eval-{name}-v{version}-")]
+        pass_rates = (
+            {f"pass@{k}": sum(estimate(values_, k) for values_ in groups) / 5 for k in (1, 2, 4)} if groups else {}
+        )
+        assert event.pass_rates == pytest.approx(pass_rates)
         assert event.samples == (20 if name == "own" else 3)
     assert 0 < done["own", 0].pass_rates["pass@1"] < done["own", 0].pass_rates["pass@4"]
     await asyncio.to_thread(check_commands, sim, folder, capfd)
@@ -173,21 +175,21 @@ def check_commands(sim: Simulation, folder: Path, capfd: pytest.CaptureFixture[s
     (folder / "sets.yaml").unlink()
     where = str(folder / "archives" / "sim")
 
-    def said(*words: str) -> str:
+    def output_of(*words: str) -> str:
         assert command(words[0])(words[1:]) == 0
         return capfd.readouterr().out
 
-    said("audit", where)
-    said("replay", where)
-    assert "pass@4" in said("show", where)
-    asked = "SELECT dataset, version, pass_rates['pass@4'] AS k4 FROM evals ORDER BY dataset, version"
-    rows: list[dict[str, Any]] = json.loads(said("query", where, asked, "--format", "json"))
-    by_event = {(one.dataset, one.version): one.pass_rates.get("pass@4") for one in sim.events(EvalCompleted)}
+    output_of("audit", where)
+    output_of("replay", where)
+    assert "pass@4" in output_of("show", where)
+    query = "SELECT dataset, version, pass_rates['pass@4'] AS k4 FROM evals ORDER BY dataset, version"
+    rows: list[dict[str, Any]] = json.loads(output_of("query", where, query, "--format", "json"))
+    by_event = {(event.dataset, event.version): event.pass_rates.get("pass@4") for event in sim.events(EvalCompleted)}
     assert {(row["dataset"], row["version"]): row["k4"] for row in rows} == pytest.approx(by_event)
 
 
 async def test_a_group_s_grader_has_whole_groups_of_evaluations_too(folder: Path) -> None:
-    """Of as many answers as the set asks for, of one too."""
+    """Grade as many answers as the set asks for, even a single one."""
     text = SETS.replace("    custom_rm_path: graders.py:own\n", "")
     Path("sets.yaml").write_text(text)
     sim = await simulate(folder, "--custom-rm-path graders.py:group --group-rm")

@@ -38,25 +38,25 @@ def exact_plan(**changes: object):
 
 def check_exact(sim: Simulation) -> None:
     """Every token of an evaluation is of its version, and so says the event."""
-    wanted = {event.sample: event.max_version for event in sim.events(RolloutRequested, purpose=Purpose.EVAL)}
-    assert wanted
-    assert None not in wanted.values()
+    versions = {event.sample: event.max_version for event in sim.events(RolloutRequested, purpose=Purpose.EVAL)}
+    assert versions
+    assert None not in versions.values()
     for kind in (RolloutProgressed, RolloutCompleted):
         for event in sim.events(kind):
-            if event.sample in wanted:
-                assert {span.version for span in event.spans} == {wanted[event.sample]}
+            if event.sample in versions:
+                assert {span.version for span in event.spans} == {versions[event.sample]}
     for done in sim.events(EvalCompleted):
         assert (done.oldest_version, done.newest_version, done.failed) == (done.version, done.version, 0)
 
 
 def check_training(sim: Simulation) -> None:
     """No training rollout has a token of weights older than it was asked for with, nor goes back to older ones."""
-    asked = {event.sample: event.min_version for event in sim.events(RolloutRequested, purpose=Purpose.TRAIN)}
+    oldest = {event.sample: event.min_version for event in sim.events(RolloutRequested, purpose=Purpose.TRAIN)}
     for event in sim.events(RolloutCompleted):
-        if event.sample in asked:
+        if event.sample in oldest:
             versions = [span.version for span in event.spans]
             assert versions == sorted(versions)
-            assert versions[0] >= asked[event.sample]
+            assert versions[0] >= oldest[event.sample]
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 2])

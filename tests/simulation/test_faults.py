@@ -48,7 +48,7 @@ class Gated(ScriptedEngine):
 
 
 async def whole_response(request: RolloutRequested, script: Script) -> list[int]:
-    """What an engine that is left alone answers."""
+    """Return the answer of an engine that is left alone."""
     engine = ScriptedEngine(script)
     await engine.start(1.0)
     generate = GenerateRequest("r", unpack(request.prompt), request.sampling, request.seed)
@@ -91,7 +91,7 @@ async def test_many_deaths(tmp_path: Path) -> None:
 
 
 async def test_a_zombie_is_refused_by_the_fence(tmp_path: Path) -> None:
-    """Its lease is over, another engine has gone on, with other tokens: then it wakes up and wants to go on too."""
+    """End its lease and let another engine continue with other tokens; then it wakes up and wants to continue too."""
     zombie_engine = Gated(Script(chunk=4), 8)
     heir_engine = Gated(Script(chunk=4, vocabulary=7), 8)
     async with Simulation(tmp_path, ONE) as sim:
@@ -158,16 +158,16 @@ class Misbehaving(ScriptedEngine):
 
 
 @pytest.mark.parametrize(
-    ("how", "said"), [("raise", "ZeroDivisionError: a bug"), ("abort", "aborted"), ("silence", "without a finish")]
+    ("how", "reason"), [("raise", "ZeroDivisionError: a bug"), ("abort", "aborted"), ("silence", "without a finish")]
 )
-async def test_no_response_is_lost_in_silence(tmp_path: Path, how: str, said: str) -> None:
+async def test_no_response_is_lost_in_silence(tmp_path: Path, how: str, reason: str) -> None:
     async with Simulation(tmp_path) as sim:
         sim.start_engine(Misbehaving(Script(chunk=8), how, 2))
         assert await sim.finish() is RunPhase.FINISHED
     check_run(sim)
     failures = sim.events(RolloutFailed)
     assert len(failures) == 2
-    assert all(said in event.message and event.kind is FailureKind.ENGINE for event in failures)
+    assert all(reason in event.message and event.kind is FailureKind.ENGINE for event in failures)
     assert all(event.stop is not StopReason.ABORT for event in sim.events(RolloutCompleted))
 
 
@@ -201,21 +201,21 @@ async def test_an_engine_that_answers_when_it_is_asked_again_is_kept(tmp_path: P
 
     async with Simulation(tmp_path) as sim:
         sim.start_engine(Hesitant(Script(seconds_per_chunk=1000.0)), name="hesitant", lease_s=0.1)
-        given = asyncio.create_task(all_given.wait())
+        all_answers = asyncio.create_task(all_given.wait())
         async with asyncio.timeout(60):
-            await asyncio.wait({given, sim.engines["hesitant"]}, return_when=asyncio.FIRST_COMPLETED)
-    assert given.done()
+            await asyncio.wait({all_answers, sim.engines["hesitant"]}, return_when=asyncio.FIRST_COMPLETED)
+    assert all_answers.done()
 
 
 async def test_a_cancellation_that_is_lost_once_does_not_keep_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("storage.cancellation.AGAIN_S", 0.1)
-    asked = asyncio.Event()
+    cancelled = asyncio.Event()
 
     class Stubborn(ScriptedEngine):
         async def healthy(self) -> bool:
-            asked.set()
+            cancelled.set()
             try:
                 await asyncio.sleep(1000)
             except asyncio.CancelledError:
@@ -225,5 +225,5 @@ async def test_a_cancellation_that_is_lost_once_does_not_keep_the_worker(
     async with Simulation(tmp_path) as sim:
         line = sim.start_engine(Stubborn(Script(seconds_per_chunk=1000.0)), lease_s=0.1)
         async with asyncio.timeout(60):
-            await asked.wait()
+            await cancelled.wait()
             await sim.kill(line)

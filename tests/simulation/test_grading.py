@@ -162,11 +162,11 @@ async def test_a_filter_that_raises_fails_the_run_with_its_words(tmp_path: Path)
 
 
 async def test_each_prompt_with_the_grader_that_it_names(tmp_path: Path) -> None:
-    asked = {"rm_type": "ifbench", "instruction_id_list": ["count:numbers"]}
+    instructions = {"rm_type": "ifbench", "instruction_id_list": ["count:numbers"]}
     rows = [
         {"input": "a", "label": "1", "metadata": {"rm_type": "boxed_math"}},
-        {"input": "b", "label": "1", "metadata": {**asked, "kwargs": [{"N": 0}]}},
-        {"input": "c", "label": "1", "metadata": asked},
+        {"input": "b", "label": "1", "metadata": {**instructions, "kwargs": [{"N": 0}]}},
+        {"input": "c", "label": "1", "metadata": instructions},
         {"input": "d", "label": "1", "metadata": {"rm_type": "nobody"}},
         {"input": "e", "label": "1"},
     ]

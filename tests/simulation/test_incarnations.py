@@ -28,7 +28,7 @@ from tests.simulation.test_run import check_run
 
 
 async def resume(sim: Simulation) -> int:
-    """As the launcher does; the position."""
+    """Resume like the launcher; return the position."""
     subject = about(sim.log.run, "run", "run")
     last = await sim.log.last(subject)
     assert last is not None
@@ -100,4 +100,4 @@ async def test_what_engines_of_an_earlier_incarnation_hold_comes_at_once(tmp_pat
         sim.start_engine(script, lease_s=600.0)
         assert await sim.finish(dead=[lost]) is RunPhase.FINISHED
     check_run(sim)
-    assert any(one.start > 0 and one.engine == "engine-2" for one in sim.events(RolloutCompleted))
+    assert any(event.start > 0 and event.engine == "engine-2" for event in sim.events(RolloutCompleted))

@@ -1,4 +1,4 @@
-"""Rollouts that rest at step boundaries and go on under the next weights."""
+"""Test rollouts that rest at step boundaries and continue under the next weights."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def partial_plan(**changes: Any) -> Plan:
 
 
 def check_history(sim: Simulation) -> None:
-    """What the audit says of the log, and who reads its raw records."""
+    """Check the log by the audit and by the checker of raw records."""
     audited = Audit("sim", rules=Rules(sim.plan, AlgorithmSettings()), fetch=unpack)
     for recorded in sim.log.records:
         audited.apply(recorded)
@@ -68,9 +68,9 @@ def check_history(sim: Simulation) -> None:
 
 
 def check_rests(sim: Simulation) -> int:
-    """What holds of every rest, in log order; how many ended."""
+    """Check what holds of every rest, in log order; return how many ended."""
     check_history(sim)
-    asked: dict[str, tuple[int, int]] = {}
+    rests: dict[str, tuple[int, int]] = {}
     resting: dict[str, int] = {}
     boundary = next_step = version = published = ended = 0
     for recorded in sim.log.records:
@@ -84,7 +84,7 @@ def check_rests(sim: Simulation) -> int:
             case WeightsPublished():
                 published = event.version
             case RolloutSuspended():
-                attempt, position = asked[event.sample]
+                attempt, position = rests[event.sample]
                 assert (event.attempt, event.reason) == (attempt, SuspendReason.STEP_BOUNDARY)
                 assert position < boundary, "only what was asked for before a batch that suspends"
                 resting[event.sample] = attempt
@@ -94,7 +94,7 @@ def check_rests(sim: Simulation) -> int:
                     assert event.attempt == resting.pop(event.sample) + 1
                     assert next_step <= version + sim.plan.max_staleness, "not before there is something to seal"
                     assert event.min_version == published
-                asked[event.sample] = (event.attempt, recorded.position)
+                rests[event.sample] = (event.attempt, recorded.position)
             case RolloutProgressed() | RolloutCompleted():
                 assert event.sample not in resting, "nothing is made of a rollout that rests"
     return ended
@@ -112,7 +112,7 @@ async def test_unfinished_rollouts_rest_until_the_next_weights(tmp_path: Path, s
     assert not sim.events(RolloutFailed)
     rested = {event.sample for event in sim.events(RolloutSuspended) if event.length}
     mixed = [event for event in sim.events(RolloutCompleted) if event.sample in rested and len(event.spans) > 1]
-    assert mixed, "they go on from the tokens, log-probs and spans they had"
+    assert mixed, "they continue from the tokens, log-probs and spans they had"
     assert all(event.loss_mask is None for event in sim.events(RolloutCompleted))
 
 
@@ -152,7 +152,7 @@ async def test_rollouts_that_rested_are_masked_by_span_and_no_others(tmp_path: P
 
 
 async def test_a_rest_survives_dead_engines(tmp_path: Path) -> None:
-    """They die while rollouts run, are told to rest, or go on: what the log holds of each is gone on from."""
+    """Kill them while rollouts run, get the order to rest, or continue: each continues from what the log holds."""
     async with Simulation(tmp_path, partial_plan(steps=8), train_s=0.02) as sim:
         dead = []
         for number in range(6):

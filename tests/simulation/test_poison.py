@@ -65,13 +65,15 @@ async def test_a_request_that_ends_engines_is_failed_at_the_second_one(tmp_path:
         lost = await engines
     check_run(sim)
     poisoned = {
-        one.sample for one in sim.events(RolloutRequested) if "".join(map(chr, unpack(one.prompt).tolist())) == POISON
+        event.sample
+        for event in sim.events(RolloutRequested)
+        if "".join(map(chr, unpack(event.prompt).tolist())) == POISON
     }
     failed = sim.events(RolloutFailed)
-    assert {one.sample for one in failed} <= poisoned, "those beside it are made"
-    assert {one.kind for one in failed} == {FailureKind.INVALID}, "nobody asks for it again"
+    assert {event.sample for event in failed} <= poisoned, "those beside it are made"
+    assert {event.kind for event in failed} == {FailureKind.INVALID}, "nobody asks for it again"
     assert "2 engines crashed" in failed[0].message
-    assert not poisoned & {one.sample for one in sim.events(RolloutCompleted)}
+    assert not poisoned & {event.sample for event in sim.events(RolloutCompleted)}
     assert lost <= MOST_LOST * len(poisoned), "each of its samples ends two at most, and the first is of all"
     assert len(sim.events(GroupRejected)) == 1
 
@@ -85,7 +87,7 @@ async def test_engines_that_are_killed_from_outside_fail_nobody(tmp_path: Path) 
         assert await engines == 6
     check_run(sim)
     assert not sim.events(RolloutFailed)
-    assert not any(one.requests for one in sim.events(WorkerLost))
+    assert not any(event.requests for event in sim.events(WorkerLost))
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,9 @@ async def recalling(
 
 
 def ends_in(log: MemoryLog) -> dict[str, dict[str, RecordedEnd]]:
-    """What `recorded_ends` reads of the archive of this log."""
-    said = [(recorded.position, recorded.envelope.event) for recorded in log.records]
-    ends = {e.sample: RecordedEnd(position, e.digest) for position, e in said if isinstance(e, RolloutCompleted)}
+    """Return what `recorded_ends` reads of the archive of this log."""
+    events = [(recorded.position, recorded.envelope.event) for recorded in log.records]
+    ends = {e.sample: RecordedEnd(position, e.digest) for position, e in events if isinstance(e, RolloutCompleted)}
     return {"archive/first": ends}
 
 
@@ -85,8 +85,8 @@ def check_recalled(log: MemoryLog, first: MemoryLog) -> list[RolloutCompleted]:
         for recorded in records:
             trajectories.apply(recorded.envelope.event, recorded.position)
     prompts = {event.group: event for event in events_of(log, PromptSubmitted)}
-    found = [event for event in events_of(log, RolloutCompleted) if event.origin is not None]
-    for event in found:
+    recalled = [event for event in events_of(log, RolloutCompleted) if event.origin is not None]
+    for event in recalled:
         assert event.origin is not None
         was, now = there.by_sample[event.origin.sample], here.by_sample[event.sample]
         assert (now.tokens.tolist(), now.log_probs.tolist()) == (was.tokens.tolist(), was.log_probs.tolist())
@@ -101,10 +101,10 @@ def check_recalled(log: MemoryLog, first: MemoryLog) -> list[RolloutCompleted]:
     (checked,) = (check for check in auditor.finish().checks if check.name == "recalled")
     assert (checked.findings, checked.counts["rollouts"], checked.counts["of them not looked up"]) == (
         (),
-        len(found),
+        len(recalled),
         0,
     )
-    return found
+    return recalled
 
 
 async def test_half_of_the_groups_are_recorded_ones(tmp_path: Path) -> None:
@@ -114,16 +114,16 @@ async def test_half_of_the_groups_are_recorded_ones(tmp_path: Path) -> None:
     check_run(sim, bound=20)
     assert not replayed(sim.log.records, policy_for(sim.plan)).differences
     check_draws(sim.log, await recalling(tmp_path / "second", archive_of(first)))
-    found = check_recalled(sim.log, first.log)
-    asked = {event.sample for event in sim.events(RolloutRequested) if event.maker is Maker.RECORDED}
-    assert asked == {event.sample for event in found}
-    assert asked <= {name for line in sim.lines for name in line.acked}, "an engine puts them aside"
+    recalled_events = check_recalled(sim.log, first.log)
+    requested = {event.sample for event in sim.events(RolloutRequested) if event.maker is Maker.RECORDED}
+    assert requested == {event.sample for event in recalled_events}
+    assert requested <= {name for line in sim.lines for name in line.acked}, "an engine puts them aside"
     trained = {sample for batch in sim.events(BatchSealed) for sample in batch.samples}
-    assert 0.2 < len(asked & trained) / len(trained) < 0.8
+    assert 0.2 < len(requested & trained) / len(trained) < 0.8
     # Both runs begin with the same base and then part: what was made there lies on the other side of it.
     prompts = {event.group: event.recalled for event in sim.events(PromptSubmitted) if event.recalled}
     assert {recalled.common for recalled in prompts.values()} == {CommonVersion(0, 0)}
-    for event in found:
+    for event in recalled_events:
         assert event.origin is not None
         assert [span.version for span in event.spans] == [-span.version for span in event.origin.spans]
     assert prompts.keys() & {event.group for event in sim.events(GroupAccepted)}, "graded and judged by this run"
@@ -153,10 +153,10 @@ async def test_a_branch_recalls_of_its_parent(tmp_path: Path) -> None:
     started = made.started(branched=point)
     feed = await recalling(folder, archive_of(first))
     sim = await run(folder, feed, recorded=archive_of(first), plan={"steps": 8}, ranks=ranks, started=started)
-    found = check_recalled(sim.log, first.log)
+    recalled = check_recalled(sim.log, first.log)
     versions = {
         (there.version, here.version)
-        for event in found
+        for event in recalled
         for there, here in zip(event.origin.spans if event.origin else (), event.spans, strict=True)
     }
     assert min(versions)[0] < 3 < max(versions)[0]
@@ -172,9 +172,9 @@ async def test_whoever_dies_none_is_lost_and_none_is_there_twice(tmp_path: Path)
     scene = Scene(plan=make_plan(**SMALL), feed=lambda _: feed, recorded=archive_of(first))
 
     def judge(log: MemoryLog) -> dict[str, Any]:
-        found = check_recalled(log, first.log)
-        assert found
-        assert len({event.sample for event in found}) == len(found)
+        recalled = check_recalled(log, first.log)
+        assert recalled
+        assert len({event.sample for event in recalled}) == len(recalled)
         return invariants(log)
 
     assert await at_every_append(scene, tmp_path / "crashes", judge, role="conductor") > 4

@@ -36,7 +36,9 @@ STEP = Script(chunk=8, seconds_per_chunk=0.002)
 
 
 def check_run(sim: Simulation, bound: int | None = None) -> None:
-    """What holds of every finished run. bound: on staleness, where recorded rollouts have another than the plan's."""
+    """Check what holds of every finished run. bound: on staleness, if recorded rollouts have another than the
+    plan's.
+    """
     (finished,) = sim.events(RunFinished)
     before = sim.fold(finished.events)
     assert state_digest(before) == finished.state_digest
@@ -54,7 +56,7 @@ def check_run(sim: Simulation, bound: int | None = None) -> None:
 
 
 def check_audit(sim: Simulation) -> None:
-    """By the run's own rules, which a simulated run.started does not say."""
+    """Audit by the run's own rules, which a simulated run.started lacks."""
     auditor = Audit("sim", rules=Rules(sim.plan, AlgorithmSettings()), fetch=unpack)
     for recorded in sim.log.records:
         auditor.apply(recorded)
@@ -68,8 +70,8 @@ def check_tokens(sim: Simulation) -> None:
     for recorded in sim.log.records:
         trajectories.apply(recorded.envelope.event, recorded.position)  # raises where a token is missing or doubled
     for done in sim.events(RolloutCompleted):
-        found = trajectories.by_sample[done.sample]
-        assert content_digest(found.tokens, found.log_probs) == done.digest
+        trajectory = trajectories.by_sample[done.sample]
+        assert content_digest(trajectory.tokens, trajectory.log_probs) == done.digest
         assert [span.start for span in done.spans] == [0, *[span.end for span in done.spans][:-1]]
     for batch in sim.ranks.trained:
         for sample in batch.samples:
@@ -128,7 +130,7 @@ async def test_weights_during_a_rollout_make_two_spans(tmp_path: Path) -> None:
     ("rule", "sizes"), [(ChunkRule(8, 1e9), {8}), (ChunkRule(1000, 0.0), {4}), (ChunkRule(1000, 1e9), set())]
 )
 async def test_chunks_by_tokens_and_by_seconds(tmp_path: Path, rule: ChunkRule, sizes: set[int]) -> None:
-    """Of 24 tokens, four at a time. At 0 s whatever there is is said; the end says what no chunk has."""
+    """Generate 24 tokens, four at a time. At 0 s a chunk has all that there is; the end has the rest."""
     async with Simulation(tmp_path, make_plan(steps=1)) as sim:
         sim.start_engine(Script(chunk=4), rule=rule)
         await sim.finish()

@@ -50,7 +50,7 @@ def by_number(sample: Sample) -> float:
 def sampled_feed(
     folder: Path, data: DataSettings, archive: ArchivedPrompts | None = None, *, rows: int = 12, longest: int = 200
 ) -> PromptFeed:
-    """A feed of a file of so many prompts; without any, of the archive alone."""
+    """Build a feed of a file of `rows` prompts; without any, of the archive alone."""
     source = None
     if rows:
         file = folder / "train.jsonl"
@@ -81,7 +81,7 @@ def check_draws(log: MemoryLog, again: PromptFeed, cursors: dict[str, int] | Non
         for recorded in log.records[heard : event.source.seen]:
             again.observe(recorded)
         heard = event.source.seen
-        batch = [one for one in drawn if one.source.seen == heard]
+        batch = [prompt for prompt in drawn if prompt.source.seen == heard]
         if event is batch[0]:
             assert again.take(cursors, len(batch)) == batch
         cursors[event.source.path] = event.source.offset + 1
@@ -110,12 +110,12 @@ async def test_a_branch_draws_by_what_its_parent_knew(tmp_path: Path, order: Dat
     point = await with_draws(await read_point(parent.log, 5, "parent"), parent.log, CURRICULUM)
     done = {group for batch in parent.events(BatchSealed) if batch.step < 5 for group in batch.groups}
     rows = Counter(event.source.row for event in parent.events(PromptSubmitted) if event.group in done)
-    (known,) = point.draws or ()
-    assert dict(zip(unpack(known.rows).tolist(), unpack(known.times).tolist(), strict=True)) == rows
-    made = {event.version: bytes.fromhex(event.optimizer_digest) for event in parent.events(StepCommitted)}
+    (stats,) = point.draws or ()
+    assert dict(zip(unpack(stats.rows).tolist(), unpack(stats.times).tolist(), strict=True)) == rows
+    digests = {event.version: bytes.fromhex(event.optimizer_digest) for event in parent.events(StepCommitted)}
     folder = tmp_path / "branch"
     folder.mkdir()
-    ranks = ScriptedRanks(disk={f"{folder}/checkpoints/v000005": made[5]})
+    ranks = ScriptedRanks(disk={f"{folder}/checkpoints/v000005": digests[5]})
     started = RunStarted(settings={}, code_version="", branched=point)
     feed = sampled_feed(tmp_path, CURRICULUM, rows=24)
     async with Simulation(
@@ -147,13 +147,13 @@ async def test_another_conductor_calls_the_same_draw_by_the_same_name(tmp_path: 
     for recorded in sim.log.records[: first.position]:
         late.observe(recorded)
     source = first.envelope.event.source
-    one, other = early.take({source.path: 5}, 1)[0], late.take({source.path: 5}, 1)[0]
-    assert one.source.row == source.row != other.source.row
-    assert one.entity() == other.entity() == "draw-000005"
+    early_row, other = early.take({source.path: 5}, 1)[0], late.take({source.path: 5}, 1)[0]
+    assert early_row.source.row == source.row != other.source.row
+    assert early_row.entity() == other.entity() == "draw-000005"
 
 
 async def test_the_conductor_dies_at_each_of_its_appends(tmp_path: Path) -> None:
-    """Whoever takes over draws on with the next number, by what the log says then."""
+    """Let the successor draw with the next number, by the log of that moment."""
     plan = make_plan(steps=2, groups=1, samples=2)
     scene = Scene(plan=plan, feed=lambda _: sampled_feed(tmp_path, CURRICULUM, rows=5))
 
@@ -235,7 +235,7 @@ async def test_slimes_buffer_filter_chooses_of_the_archive(tmp_path: Path) -> No
     own = [BufferFilter(f"{tmp_path}/newest.py:{name}", args) for name in ("choose", "broken")]
     draw = make_prompt_sampler(data, SEED, None, archive, Letters(), None, own[0])
     assert draw is not None
-    passed = [row for row, one in enumerate(archive.rows) if one.passed]
+    passed = [row for row, each in enumerate(archive.rows) if each.passed]
     assert [event.source.row for event in draw.take({}, 4)] == passed[:-5:-1]
     broken = make_prompt_sampler(data, SEED, None, archive, Letters(), None, own[1])
     assert broken is not None

@@ -39,7 +39,7 @@ def keeping(sim: Simulation, folder: Path) -> Conductor:
 
 
 async def kill(sim: Simulation, role: str) -> int:
-    """As kill -9; its place among the roles."""
+    """Kill it like kill -9; return its place among the roles."""
     (task,) = (task for task in sim._roles if task.get_name() == role)
     place = sim._roles.index(task)
     task.cancel()
@@ -48,7 +48,7 @@ async def kill(sim: Simulation, role: str) -> int:
 
 
 def watch_reads(sim: Simulation) -> list[tuple[int, Subjects]]:
-    """Where readings of the log begin from now on."""
+    """Record where readings of the log begin from now on."""
     starts: list[tuple[int, Subjects]] = []
     read = sim.log.read
 
@@ -97,15 +97,15 @@ async def test_deleting_snapshots_changes_nothing_but_time(tmp_path: Path) -> No
 
 async def test_the_last_state_of_a_run_is_kept(tmp_path: Path) -> None:
     sim, _ = await whole_run(tmp_path / "run", delete=False)
-    found = await Snapshots(tmp_path / "run" / "snapshots").newest(sim.log)
-    assert found is not None
+    snapshot = await Snapshots(tmp_path / "run" / "snapshots").newest(sim.log)
+    assert snapshot is not None
     (end,) = (at.position for at in sim.log.records if isinstance(at.envelope.event, RunFinished))
-    assert found.position >= end, "an engine may have said something more"
-    assert found.state == sim.fold(found.position)
-    said = len(sim.log.records)
+    assert snapshot.position >= end, "an engine may have said something more"
+    assert snapshot.state == sim.fold(snapshot.position)
+    length = len(sim.log.records)
     again = keeping(sim, tmp_path / "run" / "snapshots")
     assert await asyncio.wait_for(again.run(), 20) is sim.conductor.state.phase
-    assert len(sim.log.records) == said, "a conductor of a finished run ends without a word"
+    assert len(sim.log.records) == length, "a conductor of a finished run ends without a word"
 
 
 async def test_a_snapshot_that_cannot_be_written_holds_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

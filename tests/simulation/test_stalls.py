@@ -1,4 +1,4 @@
-"""Whoever hangs, the run ends with what was waited for; and what is slow holds nobody but its own group."""
+"""Test hanging roles: the run ends and names the role; a slow one holds up only its own group."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLAN = make_plan(steps=2, groups=1, samples=2, sampling=Sampling(max_new_tokens=
 
 
 async def hang(*_: Any, **__: Any) -> Never:
-    """What never answers."""
+    """Hang forever."""
     await asyncio.get_running_loop().create_future()
     raise AssertionError
 
@@ -63,7 +63,7 @@ STALLS: dict[str, tuple[dict[str, Any], str]] = {
         hangs(ranks=HangingRanks("save_checkpoint"), plan=make_plan(steps=1, checkpoint_every=1)),
         "a checkpoint to be saved",
     ),
-    "whoever has the prompts": (hangs(prompts=[]), "prompts for step 0"),
+    "the role that has the prompts": (hangs(prompts=[]), "prompts for step 0"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Another trainer trains the steps since the last checkpoint again, to the same digests, and goes on."""
+"""Test another trainer that repeats the steps since the last checkpoint, to the same digests, and continues."""
 
 from __future__ import annotations
 
@@ -210,7 +210,9 @@ async def test_weights_that_did_not_arrive_are_noticed(tmp_path: Path) -> None:
 
 
 async def test_a_checkpoint_of_an_approximate_optimizer_is_gone_on_from(tmp_path: Path) -> None:
-    """A trainer dies between its commit and its checkpoint: the next one saves what it goes on with, and says which."""
+    """Kill a trainer between its commit and its checkpoint: the next one saves what it continues with, and
+    says which.
+    """
 
     class Saving(NoisyRanks):
         async def save_checkpoint(self, folder: str) -> None:

@@ -186,8 +186,10 @@ def test_a_dropped_parent_makes_more_trees_and_hides_nothing() -> None:
 def test_span_files_of_earlier_releases_have_todays_names(tmp_path: Path) -> None:
     line = to_otlp_json(spans_of(story())[0])
     old = {new: old for old, new in RENAMED.items()}
-    line["attributes"] = [{**one, "key": old.get(one["key"], one["key"])} for one in line["attributes"]]
-    assert "rl.run" in [one["key"] for one in line["attributes"]]
+    line["attributes"] = [
+        {**attribute, "key": old.get(attribute["key"], attribute["key"])} for attribute in line["attributes"]
+    ]
+    assert "rl.run" in [attribute["key"] for attribute in line["attributes"]]
     (tmp_path / "x.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
     (span,) = read_spans(tmp_path).spans
     assert span.attributes["rl.run.id"] == RUN

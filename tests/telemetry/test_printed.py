@@ -1,4 +1,4 @@
-"""What a process prints is in its log too, whoever prints it and how."""
+"""Test that everything a process prints is in its log too."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_both_streams_are_logged_and_go_where_they_went(
     assert lines(caplog) == [
         ("stdout", "a b"), ("stdout", "half a line"), ("stdout", "next"), ("stderr", "wrong"), ("stdout", "once"),
     ]  # fmt: skip
-    told = capsys.readouterr()
-    assert told.out == "a b\nhalf a line\n\nnext\nonce\n"
-    assert told.err == "\nwrong\n"
+    output = capsys.readouterr()
+    assert output.out == "a b\nhalf a line\n\nnext\nonce\n"
+    assert output.err == "\nwrong\n"
 
 
 def test_a_line_without_end_is_logged_in_parts(caplog: pytest.LogCaptureFixture) -> None:

@@ -35,7 +35,7 @@ def record(telemetry: Telemetry) -> bool:
 
 
 class Stuck:
-    """An exporter that takes its time. Whoever waits for it hangs."""
+    """Play a slow exporter. A caller that waits for it hangs."""
 
     def __init__(self) -> None:
         self.go = threading.Event()

@@ -24,7 +24,7 @@ EVERY = 40
 
 @pytest.fixture(scope="module")
 def log() -> MemoryLog:
-    """A run of six steps; each event is said a nanosecond after the one before, the first at 0."""
+    """Record a run of six steps; each event comes a nanosecond after the one before, the first at 0."""
     driver = Driver(make_plan(steps=6, max_staleness=1, in_prompt_order=False, checkpoint_every=2), dropping(0.3))
     driver.play(random.Random(5), engine_fails=0.1)
     log = MemoryLog("drive")
@@ -40,8 +40,8 @@ def folded(log: MemoryLog, position: int) -> Moment:
 
 
 def commits(log: MemoryLog) -> dict[int, int]:
-    said = ((r.envelope.event, r.position) for r in log.records)
-    return {event.step: position for event, position in said if isinstance(event, StepCommitted)}
+    records = ((r.envelope.event, r.position) for r in log.records)
+    return {event.step: position for event, position in records if isinstance(event, StepCommitted)}
 
 
 async def test_every_position_is_the_fold_up_to_there(log: MemoryLog, tmp_path: Path) -> None:
@@ -49,18 +49,18 @@ async def test_every_position_is_the_fold_up_to_there(log: MemoryLog, tmp_path: 
     assert len(list(tmp_path.iterdir())) == len(log.records) // EVERY + 1
     again = await Timeline(log, tmp_path, every=EVERY).open()
     for position in (1, EVERY - 1, EVERY, EVERY + 1, 2 * EVERY + 7, len(log.records)):
-        wanted = folded(log, position)
-        assert await timeline.seek(LogPosition(Anchor.POSITION, position)) == wanted
-        assert await again.seek(LogPosition(Anchor.POSITION, position)) == wanted
+        expected = folded(log, position)
+        assert await timeline.seek(LogPosition(Anchor.POSITION, position)) == expected
+        assert await again.seek(LogPosition(Anchor.POSITION, position)) == expected
 
 
 async def test_only_what_is_new_is_folded(log: MemoryLog, tmp_path: Path) -> None:
     first = MemoryLog("drive")
     first.records = log.records[: 3 * EVERY - 1]
-    told: list[int] = []
+    positions: list[int] = []
     for grown in (first, first, log, log):
-        await Timeline(grown, tmp_path, every=EVERY).open(told.append)
-    assert told == [3 * EVERY - 1, len(log.records) - 2 * EVERY]
+        await Timeline(grown, tmp_path, every=EVERY).open(positions.append)
+    assert positions == [3 * EVERY - 1, len(log.records) - 2 * EVERY]
 
 
 async def test_a_step_is_just_after_its_commit(log: MemoryLog, tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ async def test_a_time_is_before_what_was_said_later(
     log: MemoryLog, tmp_path: Path, place: LogPosition, position: int
 ) -> None:
     timeline = await Timeline(log, tmp_path, every=EVERY).open()
-    wanted = position if position > 0 else len(log.records) + 1 + position
-    assert await timeline.seek(place) == folded(log, wanted)
+    expected_position = position if position > 0 else len(log.records) + 1 + position
+    assert await timeline.seek(place) == folded(log, expected_position)
 
 
 async def test_what_is_not_there(log: MemoryLog, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_the_index_is_only_a_cache(log: MemoryLog, tmp_path: Path, damage:
 
 
 @pytest.mark.parametrize(
-    ("said", "place"),
+    ("text", "place"),
     [
         ("12", LogPosition(Anchor.POSITION, 12)),
         ("step:3", LogPosition(Anchor.STEP, 3)),
@@ -148,11 +148,11 @@ async def test_the_index_is_only_a_cache(log: MemoryLog, tmp_path: Path, damage:
         ("2026-11-21T15:25:40.5+00:00", LogPosition(Anchor.TIME, 1_795_274_740_500_000_000)),
     ],
 )
-def test_places(said: str, place: LogPosition) -> None:
-    assert parse_position(said) == place
+def test_places(text: str, place: LogPosition) -> None:
+    assert parse_position(text) == place
 
 
-@pytest.mark.parametrize("said", ["", "step:x", "-5", "yesterday", "+s"])
-def test_what_is_no_place(said: str) -> None:
+@pytest.mark.parametrize("text", ["", "step:x", "-5", "yesterday", "+s"])
+def test_what_is_no_place(text: str) -> None:
     with pytest.raises(InvalidValue, match=r"is not a position. Give SEQ \(12345\)"):
-        parse_position(said)
+        parse_position(text)

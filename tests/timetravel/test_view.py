@@ -1,4 +1,4 @@
-"""What is said of a moment, and of the way from one to another."""
+"""Test the view of a moment, and of the way from one to another."""
 
 from __future__ import annotations
 
