@@ -72,9 +72,9 @@ AREAS = {
         ),
         Area(
             "graders",
-            files=("slime_events/plugins/rewards", "actors/grader.py"),
+            files=("slime_events/plugins/rewards", "slime_events/core/child", "actors/grader.py"),
             tests=(
-                *("tests/rewards", "tests/harness/conformance", "tests/plug_points"),
+                *("tests/rewards", "tests/child", "tests/harness/conformance", "tests/plug_points"),
                 *("tests/actors/test_grader.py", "tests/simulation/test_grading.py"),
             ),
         ),
