@@ -66,7 +66,14 @@ AREAS = {
                 "actors/step",
             ),
             tests=(
-                *("tests/algorithms", "tests/megatron", "tests/actors", "tests/harness/conformance", "tests/rescore"),
+                *(
+                    "tests/algorithms",
+                    "tests/step",
+                    "tests/megatron",
+                    "tests/actors",
+                    "tests/harness/conformance",
+                    "tests/rescore",
+                ),
                 "tests/simulation/test_trainer_recovery.py",
             ),
         ),
