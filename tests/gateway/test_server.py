@@ -63,7 +63,7 @@ class Live:
 @pytest.fixture(autouse=True)
 def live(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """The credentials that runs are reached with."""
-    kind = type("LiveOf", (Live,), {"made": []})
+    kind = type("LiveOf", (Live,), {"credentials": []})
     monkeypatch.setattr(serving, "LiveRun", kind)
     return kind.credentials  # type: ignore[attr-defined,no-any-return]
 
