@@ -21,6 +21,8 @@ from slime_events.core.run.own_python import own_command
 from tests.clock import Clock
 
 LONG_S = 60.0
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+"""Environment in which a child finds the programs of this folder, wherever the tests were started."""
 Start = Callable[[str], Child]
 
 
@@ -29,7 +31,7 @@ def start() -> Iterator[Start]:
     children: list[Child] = []
 
     def started(what: str) -> Child:
-        children.append(Child(own_command("tests.child.programs"), [what], environment=os.environ))
+        children.append(Child(own_command("tests.child.programs"), [what], environment=ENVIRONMENT))
         return children[-1]
 
     yield started
@@ -146,7 +148,7 @@ def test_what_an_ended_child_has_left_in_its_group_ends_too(start: Start) -> Non
 
 
 def test_a_child_has_its_own_session_and_only_the_environment_that_it_gets(tmp_path: Path) -> None:
-    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", os.getcwd())}
+    variables = {name: ENVIRONMENT[name] for name in ("PATH", "PYTHONPATH")}
     with (tmp_path / "log").open("wb") as log:
         child = Child(
             own_command("tests.child.programs"), ["environment"], environment=variables, folder=tmp_path, output=log
@@ -189,7 +191,9 @@ time.sleep(600)
 
 
 async def test_a_child_that_hangs_dies_with_a_killed_parent() -> None:
-    owner = await asyncio.create_subprocess_exec(sys.executable, "-c", OWNER, stdout=asyncio.subprocess.PIPE)
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", OWNER, stdout=asyncio.subprocess.PIPE, env=ENVIRONMENT
+    )
     assert owner.stdout is not None
     child = int(await asyncio.wait_for(owner.stdout.readline(), LONG_S))
     try:

@@ -145,7 +145,7 @@ def _differences(case: Case, start: Start, code: int, said: str, home: Path) -> 
     errors = any(line.startswith("error: ") for line in shown)
     expected = -signal.SIGKILL if case.killed else case.code if case.code is not None else 2 if errors else 0
     if code != expected:
-        yield f"exit code {code} in the place of {expected}"
+        yield f"exit code {code} instead of {expected}"
     if "Traceback" in said:
         yield "a traceback"
     plain = _NUMBER.sub("#", said.replace(f"{home}/", "/home/me/"))
