@@ -15,7 +15,7 @@ export NO_MKDOCS_2_WARNING := 1
 # A run is a dozen processes: each would compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: deploy-check install install-benchmarks resolve demo demo-smollm2 quick test test-real test-rest test-rest-a-g test-rest-h-z lint docs docs-serve soak chaos \
+.PHONY: deploy-check install install-benchmarks resolve demo demo-smollm2 quick test test-real test-rest test-rest-a-m test-rest-n-z lint docs docs-serve soak chaos \
 	strangers users cases docs-run agent-kills attacks \
 	chaos-soak mutate mutate-soak bench clean
 
@@ -77,15 +77,15 @@ test-real: $(INSTALLED)
 
 # Two processes of pytest, each with half of the folders. Workers of pytest-xdist would each collect all tests, and send
 # a report of each to a third process: that is a millisecond of CPU for each of 13,000 tests.
-REST := test-rest-a-g test-rest-h-z
+REST := test-rest-a-m test-rest-n-z
 test-rest: $(INSTALLED)
 	$(MAKE) -j 2 --output-sync=target $(REST)
 
-test-rest-a-g: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not soak and not real" tests/[a-g]*/
+test-rest-a-m: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not soak and not real" tests/[a-m]*/
 
-test-rest-h-z: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not soak and not real" tests/[h-z]*/ tests/test_*.py
+test-rest-n-z: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not soak and not real" tests/[n-z]*/ tests/test_*.py
 
 soak: $(INSTALLED)
 	-$(PIP) --group fuzz

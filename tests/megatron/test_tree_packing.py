@@ -123,7 +123,8 @@ def test_any_tree_gives_what_its_samples_give(tiny: Path, trainer: Trainer) -> N
             for mine, other in zip(ours[:2], plain[:2], strict=True):
                 assert list(map(len, mine)) == [sample.response_length for sample in samples]
                 torch.testing.assert_close(torch.cat(mine), torch.cat(other), atol=CLOSE, rtol=CLOSE)
-            torch.testing.assert_close(ours[2], plain[2], atol=CLOSE, rtol=CLOSE)
+            largest = max(1.0, plain[2].abs().max().item())  # a gradient is a sum over tokens, and so is its rounding
+            torch.testing.assert_close(ours[2], plain[2], atol=CLOSE * largest, rtol=CLOSE)
 
         holds()
 
