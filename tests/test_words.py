@@ -13,8 +13,9 @@ ROOMS = (
     "tests/actors", "tests/agent_command", "tests/agents", "tests/algorithms", "tests/api", "tests/audit",
     "tests/benchmarks", "tests/child", "tests/cli", "tests/clock.py", "tests/compare", "tests/conductor",
     "tests/config", "tests/conftest.py", "tests/data", "tests/demo", "tests/deploy", "tests/docs", "tests/engine",
-    "tests/export", "tests/filters", "tests/gateway", "tests/generate", "tests/golden", "tests/hostile",
-    "tests/learner", "tests/lineage", "tests/made", "tests/megatron", "tests/metrics", "tests/model",
+    "tests/export", "tests/filters", "tests/gateway", "tests/generate", "tests/golden",
+    "tests/harness/history", "tests/harness/mutation", "tests/harness/strangers", "tests/harness/wrong_starts",
+    "tests/hostile", "tests/learner", "tests/lineage", "tests/made", "tests/megatron", "tests/metrics", "tests/model",
     "tests/outages", "tests/plans.py", "tests/plug_points", "tests/query", "tests/replay", "tests/replay_rollout",
     "tests/rescore", "tests/retrain", "tests/rewards", "tests/rollout_function", "tests/run", "tests/schemas",
     "tests/scripted_engine.py", "tests/security", "tests/serve_apps", "tests/simulation", "tests/state",
@@ -22,13 +23,18 @@ ROOMS = (
     "tests/test_sets.py", "tests/test_shape.py", "tests/test_vendored.py", "tests/timetravel", "tests/tinker",
 )  # fmt: skip
 """Tests whose wording is checked; the others follow."""
+CASES = {
+    "tests/harness/history/test_checker.py": "bytes that are no event",
+    "tests/harness/wrong_starts/cases.py": "archive: a query that is no SQL",
+}
+"""Names of cases that keep a wording that a rule finds, as the ids of their tests are made of them."""
 BROAD = re.compile(r"except (BaseException|Exception)( as \w+)?:")
 
 
 @pytest.mark.parametrize("name", [*PRODUCT, *PAGES, *ROOMS])
 def test_wording_is_plain(name: str) -> None:
-    found_in_files = [str(finding) for path in files([ROOT / name]) for finding in findings(path)]
-    assert found_in_files == []
+    every = [finding for path in files([ROOT / name]) for finding in findings(path)]
+    assert [str(finding) for finding in every if CASES.get(str(finding.path.relative_to(ROOT))) != finding.text] == []
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def _read(records: Iterable[Raw], story: Story, blob: Blob | None, foreign: Coll
         try:
             record = read_record(raw)
             story.events += 1
-            findings += chain.from_iterable(one.apply(record) for one in checks)
+            findings += chain.from_iterable(check.apply(record) for check in checks)
         except (ValueError, KeyError, TypeError, OSError) as error:
             findings.append(Finding(Kind.UNREADABLE, raw[0], f"the record under {raw[1]} cannot be read: {error!r}"))
     return findings

@@ -23,7 +23,7 @@ class Doctored:
             self._subjects.append(subject)
 
     def places(self, kind: str, where: Callable[[dict[str, Any]], bool] = lambda event: True) -> list[int]:
-        """Where records of a type lie, from 0."""
+        """Return the indices of the records of a type, from 0."""
         return [
             place for place, wire in enumerate(self.wires) if wire["event"]["type"] == kind and where(wire["event"])
         ]
@@ -54,6 +54,6 @@ class Doctored:
         self._subjects[place] = subject
 
     def records(self) -> Iterator[Raw]:
-        """As the log would give them."""
+        """Yield the records as a log returns them."""
         for position, (wire, subject) in enumerate(zip(self.wires, self._subjects, strict=True), 1):
             yield position, subject, msgspec.msgpack.encode(wire)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Kind(enum.StrEnum):
-    """What is wrong."""
+    """The kinds of mistakes in a history."""
 
     UNREADABLE = "unreadable"
     HOLE = "hole"

@@ -10,7 +10,7 @@ from tests.harness.history.record import Record
 from tests.harness.history.story import Story
 
 DECISIONS = ("rollout.requested", "group.accepted", "group.rejected", "batch.sealed", "eval.completed")
-"""Of the conductor, which says the end. What was under way then may still be told by those who did it."""
+"""Events of the conductor, which ends the run. Other roles may still record work that was under way at the end."""
 
 
 class Life:
@@ -24,10 +24,10 @@ class Life:
     def apply(self, record: Record) -> Iterator[Finding]:
         """Look at a record."""
         if not self._started and record.type != "run.started":
-            yield Finding(Kind.NOT_STARTED, record.position, f"{record.type} stands before run.started")
-            self._started = True  # said once
+            yield Finding(Kind.NOT_STARTED, record.position, f"{record.type} is before run.started")
+            self._started = True  # reported once
         if self._story.over and self._is_decision(record):
-            yield Finding(Kind.AFTER_THE_END, record.position, f"{record.type} stands after {self._story.over}")
+            yield Finding(Kind.AFTER_THE_END, record.position, f"{record.type} is after {self._story.over}")
         handler = getattr(self, "_" + record.type.replace(".", "_"), None)
         if handler is not None:
             yield from handler(record)

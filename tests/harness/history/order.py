@@ -9,7 +9,7 @@ from tests.harness.history.record import Record
 
 
 class Order:
-    """Of the log as such, whatever its events say. foreign: positions of records that are no events of the run."""
+    """Checks of positions, subjects, ids and causes. foreign: positions of records that are not events of the run."""
 
     def __init__(self, foreign: Collection[int] = ()) -> None:
         self._foreign = foreign
@@ -28,11 +28,11 @@ class Order:
     def apply(self, record: Record) -> Iterator[Finding]:
         """Look at a record."""
         if not record.subject.startswith(f"slime.{record.run}.{record.type}."):
-            yield Finding(Kind.WRONG_SUBJECT, record.position, f"{record.type} stands under {record.subject}")
+            yield Finding(Kind.WRONG_SUBJECT, record.position, f"{record.type} has the subject {record.subject}")
         key = (record.subject, record.id)
         if key in self._positions:
             first = self._positions[key]
-            yield Finding(Kind.REPEATED, record.position, f"{record.type} {record.id} stands at {first} already")
+            yield Finding(Kind.REPEATED, record.position, f"{record.type} {record.id} is at position {first} already")
         self._positions.setdefault(key, record.position)
         if record.cause is not None and record.cause not in self._ids:
             yield Finding(Kind.NO_CAUSE, record.position, f"the cause {record.cause} of {record.type} is not before it")

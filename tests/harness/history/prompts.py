@@ -28,7 +28,7 @@ class Prompts:
             if purpose == "train":
                 yield from self._drawn(record)
         elif record.type == "prompt.rejected" and event.get("dataset", "train") == "train":
-            is_row = event["source"].get("offset", 0) >= 0  # a line that is no JSON object has no place
+            is_row = event["source"].get("offset", 0) >= 0  # a line without a JSON object has no offset
             yield from self._drawn(record) if is_row else ()
 
     def _drawn(self, record: Record) -> Iterator[Finding]:

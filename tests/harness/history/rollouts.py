@@ -53,19 +53,19 @@ class Rollouts:
     def _requested(self, record: Record) -> Iterator[Finding]:
         event = record.event
         name, attempt = event["sample"], event.get("attempt", 0)
-        known = self._story.samples.get(name)
+        sample = self._story.samples.get(name)
         if event.get("purpose") != "call" and event["group"] not in self._story.groups:
             yield Finding(
                 Kind.NOT_REQUESTED, record.position, f"{name} is of group {event['group']}, which has no prompt"
             )
-        if known is None:
+        if sample is None:
             self._story.samples[name] = Sample(event["group"], attempt, exact=event.get("max_version"))
             self._story.groups.setdefault(event["group"], Group()).samples.append(name)
             return
-        if known.completed or not (known.failed or known.resting):
-            state = "completed" if known.completed else "under way"
+        if sample.completed or not (sample.failed or sample.resting):
+            state = "completed" if sample.completed else "under way"
             yield Finding(Kind.REPEATED, record.position, f"{name} was asked for again while it is {state}")
-        known.attempt, known.failed, known.resting = attempt, False, False
+        sample.attempt, sample.failed, sample.resting = attempt, False, False
 
     def _of_sample(self, record: Record, verb: str, name: str, sample: Sample) -> Iterator[Finding]:
         event = record.event

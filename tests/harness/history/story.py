@@ -11,9 +11,10 @@ Spans = list[tuple[int, int, int]]
 
 @dataclass(slots=True)
 class Sample:
-    """length: response tokens there are. turns: tokens that the log holds of each turn, where there are turns;
-    recorded: turns that have ended. exact: the one weight version that may make it, where one was asked for. readable:
-    no part of its content lies where it cannot be read.
+    """A sample of a rollout.
+
+    length: response tokens so far. turns: tokens in the log by turn; empty without turns. recorded: turns that have
+    ended. exact: the only weight version that may generate it; None: any. readable: all of its content can be read.
     """
 
     group: str

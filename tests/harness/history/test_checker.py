@@ -121,7 +121,7 @@ def _old_weights(log: Doctored) -> None:
 
 
 def _other_version_asked(log: Doctored) -> None:
-    """As if another version than the one that made it had been asked for alone."""
+    """Request a weight version that did not generate the sample."""
     log.event("rollout.requested")["max_version"] = 77
 
 
@@ -223,17 +223,17 @@ def test_foreign_records_are_no_holes_and_count_as_nothing(clean: list[Raw]) -> 
 
 
 def test_it_shares_no_code_with_what_it_checks() -> None:
-    """What a mistake of the system's own code would hide from its audit, it does not hide from this one."""
+    """A mistake in the product's code cannot hide itself from this checker: it imports none of that code."""
     own = [path for path in Path(__file__).parent.glob("[a-z]*.py") if not path.name.startswith("test_")]
     assert len(own) > 10
     nodes = [(path.stem, node) for path in own for node in ast.walk(parsed(path))]
     imported = {(stem, node.module or "") for stem, node in nodes if isinstance(node, ast.ImportFrom)}
-    imported |= {(stem, one.name) for stem, node in nodes if isinstance(node, ast.Import) for one in node.names}
+    imported |= {(stem, alias.name) for stem, node in nodes if isinstance(node, ast.Import) for alias in node.names}
     allowed = {*sys.stdlib_module_names, "msgspec"}
     others = {
-        one
-        for one in imported
-        if one[1].split(".")[0] not in allowed and not one[1].startswith("tests.harness.history")
+        (stem, module)
+        for stem, module in imported
+        if module.split(".")[0] not in allowed and not module.startswith("tests.harness.history")
     }
     assert not others
 

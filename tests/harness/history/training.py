@@ -55,8 +55,8 @@ class Training:
         """A batch of rollouts that another run made: they are whole there, and no other batch of this one has them."""
         story, event, step = self._story, record.event, record.event["step"]
         for name in event["samples"]:
-            known = story.samples.get(name)
-            if known is None or not known.completed or known.group not in event["groups"]:
+            sample = story.samples.get(name)
+            if sample is None or not sample.completed or sample.group not in event["groups"]:
                 yield Finding(Kind.NOT_ACCEPTED, record.position, f"batch {step} names {name}, which nobody completed")
                 return
             if story.learned.setdefault(name, step) != step:
@@ -69,7 +69,7 @@ class Training:
         story, event, step = self._story, record.event, record.event["step"]
         groups = [story.groups[name] for name in event["groups"] if name in story.groups]
         samples, raw = list(event["samples"]), list(event["raw_rewards"])
-        if samples != [one for g in groups for one in g.samples] or raw != [r for g in groups for r in g.rewards]:
+        if samples != [sample for g in groups for sample in g.samples] or raw != [r for g in groups for r in g.rewards]:
             yield Finding(
                 Kind.WRONG_BATCH, record.position, f"batch {step} does not hold its groups' samples and rewards"
             )
@@ -148,22 +148,22 @@ class Training:
             )
 
     def _restored(self, record: Record) -> Iterator[Finding]:
-        """A trainer goes on from the newest version, with its weights, and does not call another optimizer exact."""
+        """A trainer resumes from the newest version, with its weights, and calls only the committed optimizer exact."""
         story, event = self._story, record.event
         version, digest = event["version"], states(event)
         if version != story.steps or event.get("weights", "exact") != "exact":
-            detail = f"a trainer goes on from version {version}; version {story.steps} is the newest"
+            detail = f"a trainer resumes from version {version}; version {story.steps} is the newest"
             yield Finding(Kind.BROKEN_CHAIN, record.position, detail)
         if event["optimizer"] == "exact" and digest != story.optimizers.get(version):
             yield Finding(Kind.WRONG_WEIGHTS, record.position, f"the optimizer at {version} is not what was committed")
         story.restored.setdefault(version, set()).add(digest)
 
-    def _same_digest(self, record: Record, known: dict[int, str], digest: str) -> Iterator[Finding]:
+    def _same_digest(self, record: Record, digests: dict[int, str], digest: str) -> Iterator[Finding]:
         version = record.event["version"]
-        if known.get(version) != digest:
-            digest_known = f"has digest {known[version]}" if version in known else "is not there"
+        if digests.get(version) != digest:
+            state = f"has digest {digests[version]}" if version in digests else "is not there"
             yield Finding(
-                Kind.WRONG_WEIGHTS, record.position, f"{record.type} says {digest}, version {version} {digest_known}"
+                Kind.WRONG_WEIGHTS, record.position, f"{record.type} says {digest}, version {version} {state}"
             )
 
 

@@ -17,7 +17,7 @@ def chunk_of_turn(record: Record, name: str, sample: Sample) -> Iterator[Finding
         yield Finding(
             Kind.TORN,
             record.position,
-            f"turn {number} of {name} goes on with {count} tokens from {event['start']}, the log holds {there}",
+            f"turn {number} of {name} continues with {count} tokens from {event['start']}, the log holds {there}",
         )
     sample.turns[number] = event["start"] + count
 
@@ -43,6 +43,6 @@ def turn(record: Record, name: str, sample: Sample) -> Iterator[Finding]:
 
 
 def place(sample: str) -> tuple[int, int]:
-    """Where a sample stands in its group: `<group>-s<index>`, and `-<number>` behind it for further samples."""
+    """Return index and number of a sample: `<group>-s<index>`, or `<group>-s<index>-<number>` for further ones."""
     index, _, number = sample.rpartition("-s")[2].partition("-")
     return int(index), int(number or 0)

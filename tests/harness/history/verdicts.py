@@ -50,7 +50,7 @@ class Verdicts:
         group.verdict = "accepted" if accepted else "rejected"
         if not accepted and event["cause"] not in ("filter", "filter_raised"):
             return
-        waiting = [one for one in group.samples if not self._story.samples[one].outcome]
+        waiting = [sample for sample in group.samples if not self._story.samples[sample].outcome]
         if waiting:
             yield Finding(
                 Kind.VERDICT_EARLY, record.position, f"{name} was {group.verdict} before {waiting} had rewards"

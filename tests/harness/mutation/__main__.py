@@ -25,12 +25,12 @@ STOPPED = 143
 def main(argv: Sequence[str] | None = None) -> int:
     """Choose, try, print, judge."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness.mutation", description=__doc__.partition(": ")[2])
-    parser.add_argument("--area", action="append", choices=list(AREAS), help="only this part; may be said again")
+    parser.add_argument("--area", action="append", choices=list(AREAS), help="only this part; may be repeated")
     parser.add_argument("--sample", type=int, default=40, help="generated faults of an area, drawn at random [40]")
     parser.add_argument("--all", action="store_true", help="all generated faults: hours")
     parser.add_argument("--seed", type=int, default=1, help="of the sample [1]")
-    parser.add_argument("--file", action="append", help="all generated faults of this file only; may be said again")
-    parser.add_argument("--fault", action="append", help="only this one, by its id; may be said again")
+    parser.add_argument("--file", action="append", help="all generated faults of this file only; may be repeated")
+    parser.add_argument("--fault", action="append", help="only this one, by its id; may be repeated")
     parser.add_argument("--list", action="store_true", help="print the faults, try none")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="how many at a time [2]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append each outcome to it, a line each")
@@ -60,19 +60,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _chosen(options: argparse.Namespace) -> Iterator[Fault]:
     reasons = equivalents()
     areas = options.area or list(AREAS)
-    found = [fault for fault in listed() if fault.area in areas or not options.area]
+    faults = [fault for fault in listed() if fault.area in areas or not options.area]
     for area in areas:
         every = [f for file in AREAS[area].paths(ROOT) for f in generated(area, file, ROOT, reasons)]
         random.Random(f"{options.seed} {area}").shuffle(every)  # a larger sample has the smaller in it
-        found += every if options.all or options.fault or options.file else every[: options.sample]
-    found = [fault for fault in found if not options.file or fault.file in options.file]
-    return (fault for fault in found if not options.fault or fault.id in options.fault)
+        faults += every if options.all or options.fault or options.file else every[: options.sample]
+    faults = [fault for fault in faults if not options.file or fault.file in options.file]
+    return (fault for fault in faults if not options.fault or fault.id in options.fault)
 
 
 def _line(fault: Fault, line: int) -> str:
     old, new = (" ".join(text.split()) for text in (fault.old, fault.new))
-    said = fault.why or fault.change
-    return f"{fault.id} {fault.area:9} {fault.file}:{line} {said}: {old[:70]!r} -> {new[:70]!r}"
+    reason = fault.why or fault.change
+    return f"{fault.id} {fault.area:9} {fault.file}:{line} {reason}: {old[:70]!r} -> {new[:70]!r}"
 
 
 def _tell(result: Result) -> None:
@@ -82,9 +82,9 @@ def _tell(result: Result) -> None:
 
 def _row(result: Result) -> dict[str, object]:
     fault = result.fault
-    said = {"id": fault.id, "area": fault.area, "file": fault.file, "line": result.line, "change": fault.change}
-    said |= {"old": fault.old, "new": fault.new, "outcome": result.outcome, "by": result.by}
-    return said | {"took_s": round(result.took_s, 2)}
+    row = {"id": fault.id, "area": fault.area, "file": fault.file, "line": result.line, "change": fault.change}
+    row |= {"old": fault.old, "new": fault.new, "outcome": result.outcome, "by": result.by}
+    return row | {"took_s": round(result.took_s, 2)}
 
 
 def _judge(faults: Sequence[Fault], results: Sequence[Result]) -> int:

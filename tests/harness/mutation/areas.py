@@ -22,14 +22,14 @@ class Area:
 
     def paths(self, root: Path) -> list[str]:
         """Its product files."""
-        return _found(root, self.files, "[a-z]*.py")
+        return _matching(root, self.files, "[a-z]*.py")
 
     def test_files(self, root: Path) -> list[str]:
         """Its test files; those of chaos and of whole runs are in no area."""
-        return _found(root, self.tests, "test_*.py")
+        return _matching(root, self.tests, "test_*.py")
 
 
-def _found(root: Path, names: tuple[str, ...], pattern: str) -> list[str]:
+def _matching(root: Path, names: tuple[str, ...], pattern: str) -> list[str]:
     paths = (root / name for name in names)
     files = (file for path in paths for file in (path.glob(pattern) if path.is_dir() else [path]))
     return sorted({file.relative_to(root).as_posix() for file in files}.difference(LONG))

@@ -32,12 +32,12 @@ class Fault:
 
     @property
     def id(self) -> str:
-        """The same as long as the text and, of a generated one, its place are."""
-        said = "\0".join((self.file, self.old, self.new, str(self.at)))
-        return hashlib.sha256(said.encode()).hexdigest()[:8]
+        """Return an id that changes only with the text, and with the place of a generated fault."""
+        content = "\0".join((self.file, self.old, self.new, str(self.at)))
+        return hashlib.sha256(content.encode()).hexdigest()[:8]
 
     def begin(self, source: bytes) -> int:
-        """Where the change begins. ValueError: the text is not there, or not once."""
+        """Return the offset of the change. Raises ValueError if the text is missing, or there more than once."""
         if self.at >= 0:
             return self.at
         old = self.old.encode()
@@ -66,7 +66,7 @@ def listed() -> list[Fault]:
 
 
 def _files(tests: Iterable[str]) -> Iterator[str]:
-    """A folder stands for the files of tests in it."""
+    """Yield the test files. A folder means all test files in it."""
     for test in tests:
         below = sorted((ROOT / test).rglob("test_*.py")) if (ROOT / test).is_dir() else [ROOT / test]
         yield from (str(path.relative_to(ROOT)) for path in below)

@@ -31,7 +31,7 @@ class _Faults(ast.NodeVisitor):
         self.starts = [0]
         for line in source.splitlines(keepends=True):
             self.starts.append(self.starts[-1] + len(line))
-        self.found: list[tuple[int, str, str, str]] = []
+        self.changes: list[tuple[int, str, str, str]] = []
 
     def change(self, node: ast.expr | ast.stmt, new: ast.AST | str, change: str) -> None:
         """The node's text is `new` instead."""
@@ -42,7 +42,7 @@ class _Faults(ast.NodeVisitor):
         text = new if isinstance(new, str) else ast.unparse(new)
         if isinstance(node, ast.expr) and not isinstance(node, ast.Constant | ast.Name):
             text = f"({text})"
-        self.found.append((begin, self.source[begin:end].decode(), text, change))
+        self.changes.append((begin, self.source[begin:end].decode(), text, change))
 
     def visit_Compare(self, node: ast.Compare) -> None:
         for place, operator in enumerate(node.ops):
@@ -162,6 +162,6 @@ def generated(area: str, file: str, root: Path, reasons: dict[tuple[str, str, st
     visitor = _Faults(source)
     visitor.visit(ast.parse(source))
     lines = source.decode().splitlines()
-    for begin, old, new, change in sorted(visitor.found):
+    for begin, old, new, change in sorted(visitor.changes):
         text = lines[source.count(b"\n", 0, begin)].strip()
         yield Fault(area, file, old, new, begin, change, equivalent=reasons.get((file, text, change), ""))

@@ -44,7 +44,7 @@ NOTICED = (Outcome.KILLED, Outcome.HUNG)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """by: the first test that failed; empty where none did, or where nothing could be imported."""
+    """The outcome of one fault. by: the first test that failed; empty if none failed or the import failed."""
 
     fault: Fault
     line: int
@@ -84,7 +84,7 @@ class Nursery:
         return answer
 
     def end(self) -> None:
-        """Ends the process, with what it has started; who asks it something is told that it has ended."""
+        """End the process and its children. Later calls of `ask` answer that it has ended."""
         self._process.terminate()
         self._process.wait()
 
@@ -95,7 +95,7 @@ class Nursery:
 
 
 def hunt(faults: Sequence[Fault], jobs: int, kept: Path, tell: Callable[[Result], None]) -> tuple[list[Result], Reach]:
-    """Results in the order of the faults; each is told as it is known."""
+    """Return the results in the order of the faults. Calls `tell` with each as soon as it is there."""
     reach, results = Reach(ROOT, kept), dict[int, Result]()
     at_work = [Nursery() for _ in range(jobs)]
     try:
@@ -117,7 +117,7 @@ def hunt(faults: Sequence[Fault], jobs: int, kept: Path, tell: Callable[[Result]
 
 
 def _control(tests: list[str], nursery: Nursery) -> list[str]:
-    """Those of the tests that noticed a fault that fail without one as well: they show nothing."""
+    """Return the tests that also fail without a fault: their failures show nothing."""
     if not tests:
         return []
     answer = nursery.ask({"tests": tests, "all": True, "limit_s": LIMIT_S + TEST_S * len(tests), "test_s": TEST_S})

@@ -41,12 +41,12 @@ def main() -> int:
 
 def _run(task: dict[str, Any]) -> dict[str, Any]:
     """code: pytest's, or -9 where the limit ran out. reached, tests: what the child's recorder wrote, if asked for."""
-    said = Path(os.environ["TMPDIR"]) / "said.json"
-    said.unlink(missing_ok=True)
+    report = Path(os.environ["TMPDIR"]) / "said.json"
+    report.unlink(missing_ok=True)
     begun = time.monotonic()
     child = os.fork()
     if not child:
-        _child(task, said)
+        _child(task, report)
     ended = 0
     while not ended and time.monotonic() < begun + task["limit_s"]:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -54,11 +54,11 @@ def _run(task: dict[str, Any]) -> dict[str, Any]:
     code = os.waitstatus_to_exitcode(status) if ended else -9
     _end_children()
     shutil.rmtree(Path(os.environ["TMPDIR"]) / "p", ignore_errors=True)
-    answer = json.loads(said.read_text()) if said.exists() else {}
+    answer = json.loads(report.read_text()) if report.exists() else {}
     return {"code": code, "took_s": time.monotonic() - begun, **answer}
 
 
-def _child(task: dict[str, Any], said: Path) -> None:
+def _child(task: dict[str, Any], report: Path) -> None:
     code = 70
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -77,7 +77,7 @@ def _child(task: dict[str, Any], said: Path) -> None:
         arguments += ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", LIGHT, f"--timeout={task['test_s']}"]
         arguments += [f"--basetemp={os.environ['TMPDIR']}/p", "--no-header", "--tb=no", *task["tests"]]
         code = int(pytest.main(arguments, plugins=[recorder]))
-        said.write_text(json.dumps(recorder.said()))
+        report.write_text(json.dumps(recorder.report()))
     finally:
         os._exit(code)
 

@@ -23,8 +23,8 @@ OF_A_FILE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Tests:
-    """Of one file: what each test calls, and how long it takes; begin_s: what is imported before the first; read: what
-    the file itself imports.
+    """The tests of one file. of: calls and seconds by test. begin_s: time of the imports before the first test. read:
+    what the file itself imports.
     """
 
     of: dict[str, dict[str, Any]]
@@ -42,7 +42,7 @@ class Reach:
         kept.mkdir(parents=True, exist_ok=True)
 
     def record(self, file: str, ask: Ask) -> None:
-        """Of one test file, kept while that is the same. An older record chooses worse, and judges nothing."""
+        """Record what one test file reaches, once per content. An old record only makes the choice of tests worse."""
         source = (self._root / file).read_bytes()
         digest = hashlib.sha256(file.encode() + source)
         kept = self._kept / f"{digest.hexdigest()[:16]}.json"
@@ -60,15 +60,16 @@ class Reach:
         self.failed += answer["failed"]
 
     def tests_of(self, fault: Fault, source: bytes, files: Iterable[str]) -> list[list[str]]:
-        """Those of `files`, file by file, up to ENOUGH_S: first files that import the fault's, and of these and of the
-        others first those whose tests are quick. Of its function; if none calls that (it runs in another process, or
-        when it is imported), of the file, or of test files that import it; if there are none, of its package.
+        """Return the tests of `files` that reach a fault, file by file, up to ENOUGH_S.
+
+        Files that import the fault's file come first, then files with quick tests. The tests call the fault's function.
+        If none does (it runs in another process, or at import), they call its file; if none does, its package.
         """
         function = f"{fault.file}::{_function(source, fault.line(source))}"
         package = fault.file.rpartition("/")[0] + "/"
-        known = [self._files[file] for file in dict.fromkeys(files) if file in self._files]
-        called = [test["calls"] for tests in known for test in tests.of.values() if function in test["calls"]]
-        at_import = all(f"{fault.file}::<module>" in calls for calls in called)  # by whoever was the first to import it
+        recorded = [self._files[file] for file in dict.fromkeys(files) if file in self._files]
+        called = [test["calls"] for tests in recorded for test in tests.of.values() if function in test["calls"]]
+        at_import = all(f"{fault.file}::<module>" in calls for calls in called)  # by the test that imported it first
         for number, reaches in enumerate(
             (
                 lambda calls: not at_import and function in calls,
@@ -76,13 +77,13 @@ class Reach:
                 lambda calls: any(call.startswith(package) for call in calls),
             )
         ):
-            reaching = ((tests.read, _reaching(tests, reaches, all_of=number > 0)) for tests in known)
-            if found := [(read, file) for read, file in reaching if file]:
+            reaching = ((tests.read, _reaching(tests, reaches, all_of=number > 0)) for tests in recorded)
+            if reaching_files := [(read, file) for read, file in reaching if file]:
                 break
         chosen: list[list[str]] = []
         total = 0.0
         at_first = partial(_nearness, f"{fault.file}::<import>")
-        for _, (took_s, names) in sorted(found, key=at_first):
+        for _, (took_s, names) in sorted(reaching_files, key=at_first):
             total += took_s
             if chosen and total > ENOUGH_S:
                 break
@@ -90,20 +91,21 @@ class Reach:
         return chosen
 
 
-def _nearness(imported: str, one: tuple[frozenset[str], tuple[float, list[str]]]) -> tuple[bool, float]:
-    read, (took_s, names) = one
+def _nearness(imported: str, candidate: tuple[frozenset[str], tuple[float, list[str]]]) -> tuple[bool, float]:
+    read, (took_s, names) = candidate
     return imported not in read, took_s / len(names)
 
 
 def _reaching(tests: _Tests, reaches: Callable[[list[str]], bool], *, all_of: bool) -> tuple[float, list[str]] | None:
-    """Seconds and names, the quickest first; of one file, whose beginning takes its time too. all_of: those beside one
-    that reaches it too, as a value that is made on import is read without a call.
+    """Return seconds, with those of the file's imports, and names of the tests of one file, the quickest first.
+
+    all_of: if one test reaches it, choose all tests of the file, as a value made at import is read without a call.
     """
     reaching = {name for name, test in tests.of.items() if reaches(test["calls"])}
     chosen = tests.of if all_of and reaching else reaching
-    found = sorted((tests.of[name]["took_s"], name) for name in chosen)
+    quickest = sorted((tests.of[name]["took_s"], name) for name in chosen)
     kept, total = [], tests.begin_s
-    for took_s, name in found:
+    for took_s, name in quickest:
         if kept and total + took_s > OF_A_FILE_S:
             break
         kept.append(name)
@@ -116,9 +118,9 @@ def _imported(source: bytes) -> set[str]:
     names = set[str]()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names |= {one.name for one in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return {f"{name.replace('.', '/')}.py" for name in names}
 
 

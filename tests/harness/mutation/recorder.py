@@ -53,7 +53,7 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Any:
-        """What a fixture of several tests calls is called by each of its file."""
+        """Count the calls of a shared fixture as calls of each test of its file."""
         before, self._now = self._now, set()
         try:
             return (yield)
@@ -68,8 +68,8 @@ class Recorder:
         if report.failed or (report.skipped and self._calls):
             self._failed.append(report.nodeid)
 
-    def said(self) -> dict[str, Any]:
-        """What was seen. A test that fails or is skipped without a fault can show none."""
+    def report(self) -> dict[str, Any]:
+        """Return the calls of each test. Leaves out tests that fail or skip without a fault: they cannot show one."""
         kept = {name: test for name, test in self._tests.items() if name not in self._failed}
         for name, test in kept.items():
             test["calls"] = sorted({*test["calls"], *self._shared.get(name.partition("::")[0], ())})

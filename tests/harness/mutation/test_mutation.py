@@ -13,10 +13,10 @@ from tests.harness.mutation.reach import Reach
 
 def _can_be_made(fault: Fault, source: bytes) -> bool:
     try:
-        ast.parse(made := fault.applied(source))
+        ast.parse(changed := fault.applied(source))
     except (SyntaxError, ValueError):
         return False
-    return made != source
+    return changed != source
 
 
 def test_each_listed_fault_can_still_be_made() -> None:

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def disturbed(
     settings: ChaosSettings, options: argparse.Namespace, folder: Path, expected: Reference
 ) -> dict[str, Any]:
-    """The run with strangers in it, and what came of it."""
+    """Do the run with strangers in it, and return the facts for the report."""
     family = Family()
     supervisor = Supervisor(settings.start(folder), settings.resume(folder), folder / "output")
     intruder = Intruder(RUN, OwnServer(folder / RUN).url, options.writes, options.seed)
@@ -96,7 +96,7 @@ def disturbed(
 
 
 def judged(intruder: Intruder, folder: Path, expected: Reference, writes: int, facts: dict[str, Any]) -> list[str]:
-    """What does not hold, one sentence each."""
+    """Return what does not hold, a sentence for each."""
     broken = []
     records = asyncio.run(_records(folder / RUN))
     events = [record.envelope.event for record in records if isinstance(record, Recorded)]
@@ -106,9 +106,9 @@ def judged(intruder: Intruder, folder: Path, expected: Reference, writes: int, f
     if len(intruder.left) != writes:
         broken.append(f"{len(intruder.left)} of {writes} records were written before the run was over")
     for left in intruder.left:
-        found = foreign.pop(left.position, None)
-        if found is None or (found.reason, found.data) != (left.reason, left.write.data):
-            broken.append(f"{left.kind} at position {left.position} is {found and found.reason}, not {left.reason}")
+        record = foreign.pop(left.position, None)
+        if record is None or (record.reason, record.data) != (left.reason, left.write.data):
+            broken.append(f"{left.kind} at position {left.position} is {record and record.reason}, not {left.reason}")
     broken += [f"position {position} is foreign, and nobody wrote it" for position in foreign]
     if (digests := measures.weight_digests(events)) != expected.digests:
         broken.append(f"the weights are not those of the undisturbed run: {digests} against {expected.digests}")
@@ -121,11 +121,11 @@ async def _records(run_folder: Path) -> list[Recorded | ForeignRecord]:
 
 
 def _commands(intruder: Intruder, folder: Path) -> list[str]:
-    """What commands say of such a run, of its archive, and of what is restored from that."""
+    """Return wrong answers of commands about the run, its archive and the run restored from the archive."""
     run, archive, again = str(folder / RUN), folder / RUN / "archive", folder / "again"
     broken = []
     written = [(left.position, len(left.write.data), left.reason.value) for left in intruder.left]
-    asked = {
+    commands = {
         "audit": [run, "--json"],
         "audit of the archive": [f"{archive}/{RUN}", "--json"],
         "archive": [run, "--verify"],
@@ -139,15 +139,15 @@ def _commands(intruder: Intruder, folder: Path) -> list[str]:
         "tail": [run, "--no-follow"],
         "export": [run, "--to", "jsonl", "--out", f"{folder}/samples.jsonl"],
     }
-    for what, arguments in asked.items():
+    for what, arguments in commands.items():
         command = [what.split()[0], *arguments]
         done = _slime_events(*command)
         if done.returncode:
             broken.append(f"{what} exits {done.returncode}: {(done.stdout + done.stderr)[-600:].strip()}")
         elif "--json" in command:
-            said = json.loads(done.stdout)["foreign"]
-            count, names = (said["count"], said["last"]) if what == "show" else (len(said), said)
-            named = [(one["position"], one["size"], one["why"]) for one in names]
+            answer = json.loads(done.stdout)["foreign"]
+            count, names = (answer["count"], answer["last"]) if what == "show" else (len(answer), answer)
+            named = [(entry["position"], entry["size"], entry["why"]) for entry in names]
             if count != len(written) or not named or named != written[-len(named) :]:
                 broken.append(f"{what} speaks of {count} records and names {len(named)}, {len(written)} were written")
     return broken

@@ -1,7 +1,7 @@
-"""What holders of a producer's, a gateway's or a viewer's credentials, or of none, may not do: the server refuses it.
+"""Acts that the server must refuse to holders of a producer's, a gateway's, a viewer's or no credentials.
 
-`commit_all` does them, on a server that is free or while a run is on, and names those that were not refused. It looks
-for the server's word (`Permissions Violation`), and that nothing came of it: no record, stream, consumer or message.
+`commit_all` does them, on an idle server or during a run, and names those that were not refused. It checks for the
+server's message (`Permissions Violation`), and for the absence of effects: records, streams, consumers and messages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Act:
 
     @property
     def kind(self) -> str:
-        """As the server's word has it."""
+        """Return the kind as the server's message names it."""
         return "subscription" if self.listens else "publish"
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ def _s(run: str) -> str:
 def _api(run: str) -> list[tuple[str, Any]]:
     """JetStream's requests that change something or hand out what is somebody else's, and their bodies."""
     stream, consumer = _s(run), {"durable_name": MARK, "name": MARK, "ack_policy": "explicit", "deliver_policy": "all"}
-    made = {"stream_name": stream, "config": consumer}
+    creation = {"stream_name": stream, "config": consumer}
     return [
         (f"STREAM.CREATE.{MARK}", {"name": MARK, "subjects": [f"{MARK}.>"]}),
         (f"STREAM.UPDATE.{stream}", {"name": stream, "subjects": [f"{MARK}.>"]}),
@@ -67,9 +67,9 @@ def _api(run: str) -> list[tuple[str, Any]]:
         (f"STREAM.SNAPSHOT.{stream}", {"deliver_subject": f"_INBOX.{MARK}"}),
         (f"STREAM.RESTORE.{MARK}", {"config": {"name": MARK}, "state": {}}),
         (f"STREAM.LEADER.STEPDOWN.{stream}", {}),
-        (f"CONSUMER.CREATE.{stream}.{MARK}", made),
-        (f"CONSUMER.CREATE.{stream}.{MARK}.slime.{run}.>", made),
-        (f"CONSUMER.DURABLE.CREATE.{stream}.{MARK}", made),
+        (f"CONSUMER.CREATE.{stream}.{MARK}", creation),
+        (f"CONSUMER.CREATE.{stream}.{MARK}.slime.{run}.>", creation),
+        (f"CONSUMER.DURABLE.CREATE.{stream}.{MARK}", creation),
         (f"CONSUMER.DELETE.{stream}.engines", None),
         (f"CONSUMER.MSG.NEXT.{stream}.engines", {"batch": 1000, "no_wait": True}),
         (f"CONSUMER.PAUSE.{stream}.engines", {"pause_until": "2100-01-01T00:00:00Z"}),
@@ -113,7 +113,7 @@ def _of_reader(run: str, who: Access) -> list[Act]:
 
 
 async def commit_all(run: str, address_of: Callable[[Access], NatsAddress]) -> list[str]:
-    """Do all acts; those that were not refused, with what came of them. address_of: of the run's server, as whom."""
+    """Do all acts and return those that were not refused, and their effects. address_of: the address by role."""
     roles = await Connection.open(address_of(Access.ROLES), deadline_s=10, retry_s=10, on_wait=lambda _: None)
     try:
         before = await _standing(roles, run)
@@ -133,8 +133,8 @@ async def _committed(acts: list[Act], address: NatsAddress, roles: Connection) -
     refused: set[tuple[str, ...]] = set()
 
     async def note(error: Exception) -> None:
-        if said := REFUSED.search(str(error).lower()):
-            refused.add(said.groups())
+        if match := REFUSED.search(str(error).lower()):
+            refused.add(match.groups())
 
     client = await nats.connect(**address.options(), allow_reconnect=False, error_cb=note)
     heard = [await client.subscribe(act.subject, act.queue) for act in acts if act.listens]
@@ -148,7 +148,7 @@ async def _committed(acts: list[Act], address: NatsAddress, roles: Connection) -
     await roles.client.flush()
     await client.flush()
     let = [str(act) for act in acts if (act.kind, act.subject.lower()) not in refused]
-    let += [f"{one.subject}: {one.pending_msgs} messages were heard" for one in heard if one.pending_msgs]
+    let += [f"{sub.subject}: {sub.pending_msgs} messages were heard" for sub in heard if sub.pending_msgs]
     await client.close()
     return let
 
@@ -171,7 +171,7 @@ async def _silent(error: Exception) -> None:
 
 
 async def _standing(roles: Connection, run: str) -> tuple[Any, ...]:
-    """What no act may change: the stream's configuration and where it begins, its consumers, and the streams."""
+    """Return what no act may change: the stream's configuration and first record, its consumers, and the streams."""
     info = await roles.api(f"STREAM.INFO.{_s(run)}", absent=ErrorCode.JSStreamNotFoundErr)
     if info is None:
         return ("gone",)

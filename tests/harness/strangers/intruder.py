@@ -32,7 +32,7 @@ LOOK_S = 0.05
 
 @dataclass(frozen=True)
 class Left:
-    """What was left where."""
+    """A record that an intruder wrote, and its position."""
 
     position: int
     kind: str
@@ -47,12 +47,12 @@ class Intruder:
         self._run, self._address, self._writes = run, address, writes
         self._chance = random.Random(seed)
         self._kinds = deque(self._chance.sample([*KINDS, CLAIMED], len(KINDS) + 1))
-        self._known: deque[Envelope] = deque(maxlen=KNOWN)
+        self._seen: deque[Envelope] = deque(maxlen=KNOWN)
         self.left: list[Left] = []
 
     @property
     def kinds(self) -> Counter[str]:
-        """How many of each."""
+        """Return the number of written records by kind."""
         return Counter(left.kind for left in self.left)
 
     async def intrude(self) -> None:
@@ -66,7 +66,7 @@ class Intruder:
                 seen = 0
                 while len(self.left) < self._writes:
                     for recorded in await follower.next(wait_s=1.0):
-                        self._known.append(recorded.envelope)
+                        self._seen.append(recorded.envelope)
                         seen += 1
                         if not seen % EVERY and len(self.left) < self._writes:
                             await self._write(writer)
@@ -76,7 +76,7 @@ class Intruder:
     async def _write(self, writer: RawWriter) -> None:
         kind = self._kinds[0]
         self._kinds.rotate(-1)
-        scene = Scene(self._chance.choice(self._known), self._chance.choice(self._known), self._chance)
+        scene = Scene(self._chance.choice(self._seen), self._chance.choice(self._seen), self._chance)
         write, reason = (
             (self._claim(scene), Reason.NO_EVENT) if kind == CLAIMED else (make(kind, scene), KINDS[kind][0])
         )
@@ -86,13 +86,13 @@ class Intruder:
 
     def _claim(self, scene: Scene) -> Write:
         """The id that the next step's events, or the newest request's reward, will have."""
-        steps = [one.event.step for one in self._known if isinstance(one.event, StepCommitted)]
+        steps = [seen.event.step for seen in self._seen if isinstance(seen.event, StepCommitted)]
         step = max(steps, default=-1) + 2
-        asked = [one.event.sample for one in self._known if isinstance(one.event, RolloutRequested)]
+        requested = [seen.event.sample for seen in self._seen if isinstance(seen.event, RolloutRequested)]
         to_come: list[tuple[type[Event], str]] = [
             (StepCommitted, str(step)), (WeightsPublished, str(step + 1)), (BatchSealed, str(step)),
         ]  # fmt: skip
-        to_come += [(RewardAssigned, asked[-1])] if asked else []
+        to_come += [(RewardAssigned, requested[-1])] if requested else []
         kind, entity = self._chance.choice(to_come)
         derivation = derivations(self._run)[kind]
         hashed = derivation.hashed()

@@ -1,6 +1,6 @@
-"""What strangers leave on a run's stream: kinds of records that are no events of the run, by name.
+"""Kinds of records on a run's stream that are not events of the run, by name.
 
-Each is made of an event that the run has, so that it is as near to one as its kind can be.
+Each is made from an event of the run, so that it is as close to an event as its kind allows.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Write:
 
     @property
     def message_id(self) -> str:
-        """As the log reads it."""
+        """Return the message id that the log reads from the head."""
         return message_id(self.head)
 
 
 class Scene(NamedTuple):
-    """What a stranger has seen: an event of the run, and another; a source of chance."""
+    """Two events of the run that a stranger has seen, and a source of chance."""
 
     event: Envelope
     other: Envelope
@@ -47,7 +47,7 @@ def head(**headers: str) -> bytes:
 
 
 def _as_event(scene: Scene, envelope: Envelope, data: bytes, subject: str | None = None) -> Write:
-    """With a message id that the run's own append may have, and that the server does not know."""
+    """Return a write with a message id that the run could use and that the server has not seen."""
     message_id = f"{envelope.id}-{scene.chance.randbytes(4).hex()}"
     return Write((subject or envelope.subject).encode(), data, head(Nats_Msg_Id=message_id))
 

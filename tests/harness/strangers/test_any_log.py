@@ -61,7 +61,7 @@ QUESTIONS = {
 def with_strangers(records: Sequence[Recorded], writes: Writes) -> MemoryLog:
     log = MemoryLog(records[0].envelope.run)
     for number in range(len(records) + 1):
-        for _, write in (one for one in writes if one[0] == number):
+        for _, write in (placed for placed in writes if placed[0] == number):
             log.publish(write.subject.decode(errors="backslashreplace"), write.data, write.message_id)
         if number < len(records):
             log.publish(records[number].subject, records[number].data, records[number].envelope.id)
@@ -71,15 +71,15 @@ def with_strangers(records: Sequence[Recorded], writes: Writes) -> MemoryLog:
 def _without_positions(value: Any) -> Any:
     if isinstance(value, dict):
         aside = ("position", "foreign", "decided", "ended")
-        return {key: _without_positions(one) for key, one in value.items() if key not in aside}
-    return [_without_positions(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _without_positions(entry) for key, entry in value.items() if key not in aside}
+    return [_without_positions(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 async def answers(name: str, log: Readable) -> dict[str, Any]:
-    """What is said of a log, without positions."""
+    """Return what readers of a log answer, without positions."""
     state = await fold(log)
     report = await audit(log.read_records(), Audit(log.run, files=False))
-    said: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "state": (state_digest(state), state.chain, state.events),
         "audit": [(check.name, check.counts, [(f.event, f.wrong) for f in check.findings]) for check in report.checks],
         "unread": report.unread,
@@ -88,10 +88,10 @@ async def answers(name: str, log: Readable) -> dict[str, Any]:
         "subjects": sorted(await log.subjects(every_event(log.run))),
         "tail": [event_line(recorded).strip().partition(" ")[2].strip() async for recorded in log.read()],
     }
-    said["last"] = {s: r.envelope.id for s, r in (await log.last_of_each(said["subjects"])).items()}
+    answer["last"] = {s: r.envelope.id for s, r in (await log.last_of_each(answer["subjects"])).items()}
     for question in QUESTIONS.get(name, []):
-        said[str(question)] = _without_positions((await view_of(log, question, unpack)).facts)
-    return said
+        answer[str(question)] = _without_positions((await view_of(log, question, unpack)).facts)
+    return answer
 
 
 class _Told:
@@ -140,7 +140,7 @@ def test_any_bytes_in_any_place_change_nothing(name: str, data: st.DataObject) -
     places = st.tuples(st.integers(0, len(records)), strange(records))
     writes = data.draw(st.lists(places, min_size=1, max_size=12))
     log = with_strangers(records, writes)
-    assert [record.data for record in log.foreign] == [w.data for _, w in sorted(writes, key=lambda one: one[0])]
+    assert [record.data for record in log.foreign] == [w.data for _, w in sorted(writes, key=lambda placed: placed[0])]
     assert asyncio.run(answers(name, log)) == TOLD[name]
 
 
@@ -159,8 +159,8 @@ async def test_an_archive_keeps_them_and_a_restored_log_has_them(name: str, tmp_
     await archive_log(log, writer)
     reader = ArchiveReader(str(tmp_path), log.run)
     archived = ArchivedLog(reader, log.run)
-    told = await answers(name, with_strangers(LOGS[name], []))
-    assert await answers(name, archived) == told
+    expected = await answers(name, with_strangers(LOGS[name], []))
+    assert await answers(name, archived) == expected
     assert (await archived.position(), await archived.end()) == (await log.position(), await log.end())
     assert _raw([record async for record in archived.read_records()]) == _raw([r async for r in log.read_records()])
     summary = reader.verify()
@@ -168,7 +168,7 @@ async def test_an_archive_keeps_them_and_a_restored_log_has_them(name: str, tmp_
     restored = MemoryLog(log.run)
     await restore_log(reader, restored, BlobStore(f"{tmp_path}/blobs"))
     assert _raw([r async for r in restored.read_records()]) == _raw([r async for r in log.read_records()])
-    assert await answers(name, restored) == told
+    assert await answers(name, restored) == expected
 
 
 def _raw(records: Sequence[Recorded | ForeignRecord]) -> list[tuple[int, str, bytes, bool]]:
@@ -198,33 +198,33 @@ def _opened(log: Readable) -> OpenedRun:
     return made.opened(log, settings_in_force(small_run.events()))
 
 
-async def _asked(opened: OpenedRun, folder: Path) -> dict[str, Any]:
-    """What takes longer to ask."""
+async def _slow_answers(opened: OpenedRun, folder: Path) -> dict[str, Any]:
+    """Return answers that take longer: tables, an export, lineage and moments of the timeline."""
     async with tables_of(opened, cache=folder / "tables") as tables:
-        asked = "SELECT COLUMNS(lambda c: NOT contains(c, 'position')) FROM"
+        columns = "SELECT COLUMNS(lambda c: NOT contains(c, 'position')) FROM"
         rows = {
-            name: (await tables.sql(f"{asked} {name}")).rows() for name in ("events", "rewards", "samples", "steps")
+            name: (await tables.sql(f"{columns} {name}")).rows() for name in ("events", "rewards", "samples", "steps")
         }
-    said: dict[str, Any] = {name: sorted(map(repr, table)) for name, table in rows.items()}
+    result: dict[str, Any] = {name: sorted(map(repr, table)) for name, table in rows.items()}
     writer = make_writer(Layout.JSONL, f"{folder}/all.jsonl")
     await export(opened, writer, list(Fate))
-    said["export"] = (folder / "all.jsonl").read_text()
+    result["export"] = (folder / "all.jsonl").read_text()
     answer = await lineage(opened, LineageQuery(kind=Kind.VERSION, value=1, depth=2))
-    said["lineage"] = _without_positions(msgspec.to_builtins(answer))
+    result["lineage"] = _without_positions(msgspec.to_builtins(answer))
     timeline = await Timeline(opened.log, folder / "seek", every=7).open()
-    said["moments"] = [state_digest((await timeline.seek(LogPosition(Anchor.STEP, step))).state) for step in (0, 1)]
-    return said
+    result["moments"] = [state_digest((await timeline.seek(LogPosition(Anchor.STEP, step))).state) for step in (0, 1)]
+    return result
 
 
 async def test_what_is_asked_of_a_run_is_answered_the_same(tmp_path: Path) -> None:
     for folder in ("a", "b", "c"):
         (tmp_path / folder).mkdir()
-    told = await _asked(_opened(with_strangers(SMALL, [])), tmp_path / "a")
+    expected = await _slow_answers(_opened(with_strangers(SMALL, [])), tmp_path / "a")
     log = with_strangers(SMALL, _all_kinds(SMALL))
-    assert await _asked(_opened(log), tmp_path / "b") == told
+    assert await _slow_answers(_opened(log), tmp_path / "b") == expected
     await archive_log(log, ArchiveWriter(f"{tmp_path}/archive", log.run))
     archived = ArchivedLog(ArchiveReader(f"{tmp_path}/archive", log.run), log.run)
-    assert await _asked(_opened(archived), tmp_path / "c") == told
+    assert await _slow_answers(_opened(archived), tmp_path / "c") == expected
 
 
 @pytest.mark.parametrize("path", DECIDED, ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""What a run's own server lets whom do."""
+"""Checks what a run's own server permits to each role."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RUN = "guarded"
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    """Of a run with one event and a queue of requests."""
+    """Yield the server of a run with one event and a queue of requests."""
     async with await own_server(tmp_path / RUN, RUN) as server:
         log = await JetStreamLog.open(server.address(Access.ROLES), RUN)
         await log.append([reward(log, "a")])
@@ -104,7 +104,7 @@ async def _pending(subscription: Any) -> AsyncIterator[Any]:
 async def test_a_viewer_reads_and_follows_without_a_consumer(server: NatsServer) -> None:
     roles = await JetStreamLog.open(server.address(Access.ROLES), RUN)
     log = await JetStreamLog.open(server.address(Access.VIEWER), RUN, create=False, retry_s=2.0)
-    for part in range(BULK_FROM // 1000 + 1):  # so many that one with consumers would take one
+    for part in range(BULK_FROM // 1000 + 1):  # enough that a reader with rights to consumers would create one
         await roles.append([reward(roles, f"{part}-{n}") for n in range(1000)])
     read = [recorded async for recorded in log.read()]
     assert [recorded.position for recorded in read] == list(range(1, len(read) + 1))
@@ -144,7 +144,7 @@ async def test_credentials_are_private_and_stay(server: NatsServer, tmp_path: Pa
 
 
 async def test_a_folder_without_credentials_gets_them_with_its_streams(tmp_path: Path) -> None:
-    """As earlier code left it: first read, then resumed while a server of that code still lives."""
+    """A run of an older version is read, then resumed while its old server is still alive."""
     async with await NatsServer.start(tmp_path / RUN / "nats") as old:
         log = await JetStreamLog.open(old.url, RUN)
         await log.append([reward(log, "a")])

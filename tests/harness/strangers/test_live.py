@@ -31,9 +31,9 @@ class Haunted(MemoryLog):
     async def append(self, appends: Sequence[Append]) -> list[int]:
         for append in appends:
             envelope = append.envelope
-            known = self._chance.choice(self.records).envelope if self.records else envelope
+            seen = self._chance.choice(self.records).envelope if self.records else envelope
             kind = self._chance.choice([kind for kind in KINDS if "large" not in kind])
-            for write in (claim(envelope.subject, envelope), make(kind, Scene(known, envelope, self._chance))):
+            for write in (claim(envelope.subject, envelope), make(kind, Scene(seen, envelope, self._chance))):
                 if self._chance.random() < 0.7:
                     self._leave(write)
         return await super().append(appends)
@@ -63,5 +63,5 @@ async def test_a_run_with_strangers_trains_the_same_weights(seed: int, tmp_path:
     rules = Rules(haunted.plan, AlgorithmSettings())
     report = await audit(haunted.log.read_records(), Audit("sim", rules=rules, files=False))
     assert report.clean, report_text(report, 0)
-    assert [one.position for one in report.foreign] == [record.position for record in haunted.log.foreign]
+    assert [record.position for record in report.foreign] == [record.position for record in haunted.log.foreign]
     assert (await verify(haunted.log)).steps == haunted.plan.steps

@@ -64,13 +64,13 @@ async def test_a_run_on_a_server_with_what_is_printed(
 
 async def test_passwords_are_made_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "access"
-    said = printed(capsys, "--out", str(folder))
+    output = printed(capsys, "--out", str(folder))
     text = (folder / nats_config.FILE).read_text()
     files = {access: folder / f"{access}.json" for access in Access}
     for path in files.values():
-        assert str(path) in said
+        assert str(path) in output
         assert read_credentials(path).password in text
-        assert read_credentials(path).password not in said
+        assert read_credentials(path).password not in output
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(InvalidValue, match="not empty"):
         printed(capsys, "--out", str(folder))
@@ -90,12 +90,12 @@ async def tls(tmp_path: Path) -> AsyncIterator[NatsServer]:
     for who in ("ca", "server", "run"):
         key = authority if who == "ca" else ec.generate_private_key(ec.SECP256R1())
         subject = name if who == "ca" else x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, who)])
-        made = x509.CertificateBuilder().subject_name(subject).issuer_name(name).public_key(key.public_key())
-        made = made.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(hours=1))
-        made = made.not_valid_after(now + datetime.timedelta(hours=1))
-        made = made.add_extension(x509.BasicConstraints(ca=who == "ca", path_length=None), critical=True)
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(name).public_key(key.public_key())
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(hours=1))
+        builder = builder.not_valid_after(now + datetime.timedelta(hours=1))
+        builder = builder.add_extension(x509.BasicConstraints(ca=who == "ca", path_length=None), critical=True)
         here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        signed = made.add_extension(here, critical=False).sign(authority, hashes.SHA256())
+        signed = builder.add_extension(here, critical=False).sign(authority, hashes.SHA256())
         (tmp_path / f"{who}.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         plain = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         (tmp_path / f"{who}.key").write_bytes(key.private_bytes(*plain))

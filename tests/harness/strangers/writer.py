@@ -47,9 +47,9 @@ class RawWriter:
                 if answer.startswith(b"PING"):
                     self._writer.write(b"PONG\r\n")
                 elif answer.startswith(b"MSG"):
-                    said = json.loads(await self._reader.readexactly(int(answer.split()[-1])) or "{}")
+                    ack = json.loads(await self._reader.readexactly(int(answer.split()[-1])) or "{}")
                     await self._reader.readline()
-                    assert "seq" in said, (write.subject, said)  # else refused, or a part of a batch without its end
-                    return int(said["seq"])
+                    assert "seq" in ack, (write.subject, ack)  # else refused, or a part of a batch without its end
+                    return int(ack["seq"])
                 elif answer.startswith((b"-ERR", b"HMSG")) or not answer:
                     raise AssertionError((write.subject, answer))

@@ -67,7 +67,7 @@ def _busy() -> float:
 
 
 def main() -> int:
-    """Print a table; 1 where one has ended otherwise than it should."""
+    """Print a table. Returns 1 if a case ended in another way than it should."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness.wrong_starts", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in their name")
     parser.add_argument("--all", action="store_true", help="every mistake in own code at every plug point")
@@ -81,10 +81,10 @@ def main() -> int:
         width = max(len(case.name) for case in cases)
         for case in cases:
             ended = {entry: start(entry, case, Path(place)) for entry in ENTRIES}
-            wrong = [f"{entry}: {what}" for entry, one in ended.items() for what in one.wrong]
-            failed += sum(bool(one.wrong) for one in ended.values())
-            times |= {f"{case.name}, {entry}": one.seconds for entry, one in ended.items()}
-            seconds = "  ".join(f"{one.seconds:5.2f} s ({one.busy:.2f})" for one in ended.values())
+            wrong = [f"{entry}: {what}" for entry, outcome in ended.items() for what in outcome.wrong]
+            failed += sum(bool(outcome.wrong) for outcome in ended.values())
+            times |= {f"{case.name}, {entry}": outcome.seconds for entry, outcome in ended.items()}
+            seconds = "  ".join(f"{outcome.seconds:5.2f} s ({outcome.busy:.2f})" for outcome in ended.values())
             print(f"{case.name:<{width}}  {seconds}  {'; '.join(wrong) or 'refused'}", flush=True)
     slowest = max(times, key=lambda name: times[name])
     print(f"{len(times) - failed} passed, {failed} failed; slowest {times[slowest]:.2f} s ({slowest})")

@@ -92,7 +92,7 @@ class Case:
 
 
 def prepare(folder: Path) -> None:
-    """What the cases name: good settings with their data, a recorded run, and files that are wrong."""
+    """Write the files that the cases name: good settings with their data, a recorded run, and wrong files."""
     settings = prepare_demo(folder / "data")
     (folder / "good.toml").write_text(to_toml(settings))
     for name, text in (FILES | own_code.FILES).items():
@@ -111,7 +111,7 @@ def prepare(folder: Path) -> None:
 
 
 def _archive(folder: Path, run: str, settings: TrainSettings) -> None:
-    """A recorded run: what was said in `small_run`, under these settings."""
+    """Archive a run with the events of `small_run`, recorded under these settings."""
     started = made.started(derive(settings)[0], code_version="0.1.0")
     made.archived(folder, recorded(finished([started, *events()[1:]])), run=run)
 

@@ -1,4 +1,4 @@
-"""A machine with GPUs, faked: device files, a driver's version, and packages in the place of torch and the kernels."""
+"""A machine with GPUs, faked: device files, a driver's version, and stand-ins for torch and the kernels."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class GpuMachine:
         """
         devices, installed, importable = (folder / name for name in ("dev", "installed", "importable"))
         info = installed / f"torch-{self.torch}.dist-info"
-        for made in (devices, info, importable):
-            made.mkdir(parents=True)
+        for path in (devices, info, importable):
+            path.mkdir(parents=True)
         for name in self.files:
             (devices / name).touch()
         for name in self.kernels:

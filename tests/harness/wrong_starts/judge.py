@@ -1,4 +1,4 @@
-"""What a wrong start has to look like from outside."""
+"""Judges how a wrong start ended, from its exit code and stderr."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from tests.harness.wrong_starts.cases import Case
 CACHE = "__pycache__"
 
 
-def complaints(case: Case, code: int, said: str) -> list[str]:
-    """What is wrong with how it ended. said: on stderr."""
-    lines = said.splitlines()
+def complaints(case: Case, code: int, stderr: str) -> list[str]:
+    """Return what is wrong with the end of a start."""
+    lines = stderr.splitlines()
     errors = [line for line in lines if line.startswith("error: ")]
-    found = []
+    wrong = []
     if code not in case.codes:
-        found.append(f"exit code {code}")
+        wrong.append(f"exit code {code}")
     if len(errors) != 1:
-        found.append(f"{len(errors)} sentences")
+        wrong.append(f"{len(errors)} sentences")
     if more := [line for line in lines if not line.startswith(("error: ", "note: "))]:
-        found.append(f"something else is said: {more[0]}")
+        wrong.append(f"stderr has another line: {more[0]}")
     names = (case.names,) if isinstance(case.names, str) else case.names
     if missed := [name for name in names if not any(name in line for line in errors)]:
-        found.append(f"nothing said of {', '.join(missed)}: {said.strip()[-300:]}")
-    return found
+        wrong.append(f"stderr does not name {', '.join(missed)}: {stderr.strip()[-300:]}")
+    return wrong
 
 
 def listing(folder: Path) -> list[Path]:

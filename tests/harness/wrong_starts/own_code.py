@@ -62,7 +62,7 @@ class Mistake:
     spellings: tuple[str, ...] = ("{}.{}", "{}:{}", "{}.py:{}")
 
     def path(self, turn: int) -> str:
-        """As it stands on the command line. turn: which spelling."""
+        """Return the path as a user writes it on the command line. turn: index of the spelling."""
         return self.spellings[turn % len(self.spellings)].format(self.module, self.function)
 
 
@@ -90,12 +90,12 @@ MISTAKES = (
 
 
 def wrong_code(most: int | None = None) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    """Name, flags, and what the sentence has, of each plug point with each mistake.
+    """Yield a name, flags, and the words that the message must have, for each plug point with each mistake.
 
-    most: mistakes of a plug point, of each other ones; None: all of them.
+    most: mistakes per plug point, others for the next one; None: all of them.
     """
     for number, (flag, needs) in enumerate(POINTS.items()):
-        can = [one for one in MISTAKES if one.name != "a coroutine" or flag not in AWAITED]
+        can = [mistake for mistake in MISTAKES if mistake.name != "a coroutine" or flag not in AWAITED]
         turns = range(len(can)) if most is None else range(number * most, (number + 1) * most)
         for turn in turns:
             mistake = can[turn % len(can)]

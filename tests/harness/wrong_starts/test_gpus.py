@@ -44,7 +44,7 @@ FEWER = [
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """With the good settings in `good.toml`."""
+    """Return a folder with the good settings in `good.toml`."""
     folder = tmp_path / "place"
     folder.mkdir()
     prepare(folder)
@@ -91,8 +91,8 @@ def test_doctor_puts_no_placeholders_in_the_place_of_kernels_on_a_machine_with_g
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def rows() -> dict[str, Outcome]:
-        found = doctor.diagnose(arguments("doctor", "--quick", "--runs-dir", str(tmp_path)))
-        return {check.name: check.outcome for check in found}
+        checks = doctor.diagnose(arguments("doctor", "--quick", "--runs-dir", str(tmp_path)))
+        return {check.name: check.outcome for check in checks}
 
     assert {"sglang on CPU", "sglang on GPU"} & rows().keys() == {"sglang on CPU"}
     NO_KERNELS.put(tmp_path, monkeypatch)

@@ -16,7 +16,7 @@ from tests.harness.wrong_starts.own_code import FILES
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the cases name."""
+    """Return a folder with the files that the cases name."""
     folder = tmp_path_factory.mktemp("wrong")
     prepare(folder)
     return folder
@@ -24,7 +24,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own_modules() -> Iterator[None]:
-    """What a user's files bring into this process is gone after the test."""
+    """Remove the modules and paths of a user's files from this process after the test."""
     before, modules = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = before
