@@ -1,4 +1,4 @@
-"""Attacks on a live run of our own, on loopback alone: each has to be refused or bounded, and the run has to go on.
+"""Attacks on a live run of our own, on loopback alone: each has to be refused or bounded, and the run has to continue.
 
     python -m tests.harness.attacks                  all kinds; exit 0 only if every one was refused or bounded
     python -m tests.harness.attacks --only ids heads

@@ -49,9 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             names = [name for name in names if place == "agents" and name != "environment"]
         if names:
             folder = Path(tempfile.mkdtemp(prefix="at-", dir=options.folder))
-            found, said = attacked(place, names, folder, options)
-            rows += found
-            others += said
+            of_runs, faults = attacked(place, names, folder, options)
+            rows += of_runs
+            others += faults
             if options.keep:
                 print(f"the run's folder: {folder}")
             else:
@@ -77,14 +77,14 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def line_of(attack: Attack) -> str:
-    """For --list."""
+    """Return the line of an attack for --list."""
     return f"{attack.name} | {attack.door} | {attack.expects}"
 
 
 def attacked(
     place: str, names: Sequence[str], folder: Path, options: argparse.Namespace
 ) -> tuple[list[Row], list[str]]:
-    """One run under the attacks of these kinds: a row for each, and what is wrong with the run as a whole."""
+    """Attack one run in these kinds: return a row for each attack, and the faults of the run as a whole."""
     timed, others = list[Timed](), list[str]()
     watch: Watch | None = None
     try:
@@ -93,7 +93,7 @@ def attacked(
             for name in names:
                 if not KINDS[name].after:
                     timed += asyncio.run(_all(name, scene, watch, run, options))
-            others += _goes_on(run)
+            others += _makes_steps(run)
             watch.close()
     except (RuntimeError, OSError) as error:
         others.append(f"{place}: {error}")
@@ -106,15 +106,15 @@ def attacked(
 
 async def _all(name: str, scene: Scene, watch: Watch, run: LiveRun | None, options: argparse.Namespace) -> list[Timed]:
     kind = KINDS[name]
-    attacks = [one for one in kind.attacks if options.name in f"{one.name} {one.door}"]
+    attacks = [attack for attack in kind.attacks if options.name in f"{attack.name} {attack.door}"]
     if options.seed:
         random.Random(options.seed).shuffle(attacks)
     scene = Scene(scene.run, scene.folder, scene.port, scene.token, scene.work)  # its client belongs to this loop
     if kind.side_by_side:
-        return await asyncio.gather(*(_one(name, attack, scene, watch, run) for attack in attacks))
+        return await asyncio.gather(*(_attempt(name, attack, scene, watch, run) for attack in attacks))
     timed = []
     for attack in attacks:
-        timed.append(await _one(name, attack, scene, watch, run))
+        timed.append(await _attempt(name, attack, scene, watch, run))
         if run is not None and run.process.poll() is not None:
             raise RuntimeError(f"the run ended in {name}: {attack.name}\n{run.output[-1500:]}")
     if run is not None:
@@ -122,7 +122,7 @@ async def _all(name: str, scene: Scene, watch: Watch, run: LiveRun | None, optio
     return timed
 
 
-async def _one(name: str, attack: Attack, scene: Scene, watch: Watch, run: LiveRun | None) -> Timed:
+async def _attempt(name: str, attack: Attack, scene: Scene, watch: Watch, run: LiveRun | None) -> Timed:
     try:
         before = memory_of(run.process.pid) if run is not None else {}
     except psutil.Error:
@@ -140,8 +140,8 @@ async def _one(name: str, attack: Attack, scene: Scene, watch: Watch, run: LiveR
     return name, attack, answer, before, begin, end
 
 
-def _goes_on(run: LiveRun) -> list[str]:
-    """Whether it makes steps after the last attack."""
+def _makes_steps(run: LiveRun) -> list[str]:
+    """Return whether it makes steps after the last attack."""
     if run.kind == "tinker":
         return []
     try:
@@ -161,7 +161,7 @@ def _audited(place: str, folder: Path) -> list[str]:
 
 
 def _rows(timed: Sequence[Timed], watch: Watch | None, folder: Path) -> list[Row]:
-    """With the workers that were lost from each attack to the next, by the log: what it leaves behind is its own."""
+    """Return a row for each attack, with the workers lost, by the log, from its begin to the next attack."""
     if watch is None:
         return []
     now, wall = time.monotonic(), time.time()
@@ -169,7 +169,7 @@ def _rows(timed: Sequence[Timed], watch: Watch | None, folder: Path) -> list[Row
     for record in events_of(folder):
         if isinstance(event := record.envelope.event, WorkerLost):
             lost.append((record.envelope.at / 1e9 - wall + now, event.reason))
-    ends = [max(end, begin) for (*_, end), begin in zip(timed, [one[4] for one in timed[1:]] + [now], strict=True)]
+    ends = [max(end, begin) for (*_, end), begin in zip(timed, [entry[4] for entry in timed[1:]] + [now], strict=True)]
     return [
         Row(name, attack, answer, before, watch.seen(begin, end), tuple(why for at, why in lost if begin <= at < end))
         for (name, attack, answer, before, begin, _), end in zip(timed, ends, strict=True)

@@ -1,4 +1,4 @@
-"""C17: archives that somebody else has written, made of the run's own; restored and repaired beside the run."""
+"""C17: archives that an attacker has written, made of the run's own; restored and repaired beside the run."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 
 
 def _copy(scene: Scene) -> Path:
-    """The run's archive, in a folder of its own."""
+    """Copy the run's archive into a folder of its own."""
     folder = Path(tempfile.mkdtemp(prefix="archive-", dir=scene.work)) / "in" / "here"
     shutil.copytree(scene.folder / "archive", folder)
     return folder
@@ -98,7 +98,7 @@ def _words(scene: Scene, words: tuple[str, ...], archive: Path) -> list[str]:
 
 
 async def believed(scene: Scene, change: Change, words: tuple[str, ...]) -> Answer:
-    """What a command does with a changed archive: an error in words, and no file outside of where it may write."""
+    """Run a command on a changed archive: it prints an error, and writes no file outside its folders."""
     archive = await asyncio.to_thread(_copy, scene)
     path = archive / scene.run / FIRST
     manifest = json.loads(path.read_text())
@@ -108,13 +108,13 @@ async def believed(scene: Scene, change: Change, words: tuple[str, ...]) -> Answ
     done = await asyncio.to_thread(slime_events, *_words(scene, words, archive))
     allowed = (archive / scene.run, archive.parents[1] / "again")
     outside = [
-        one for one in _names(archive.parents[1]) - before if not any(one.is_relative_to(place) for place in allowed)
+        path for path in _names(archive.parents[1]) - before if not any(path.is_relative_to(place) for place in allowed)
     ]
-    said = " ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())[-80:]
+    printed = " ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())[-80:]
     bad = outside or b"Traceback" in done.stderr or done.returncode < 0 or controls(done.stdout + done.stderr)
     refused = done.returncode != 0 or (words[0] == "archive" and "--repair" in words)
     shutil.rmtree(archive.parents[1])
-    return Answer(f"exit {done.returncode} {said.encode('ascii', 'backslashreplace').decode()}", refused and not bad)
+    return Answer(f"exit {done.returncode} {printed.encode('ascii', 'backslashreplace').decode()}", refused and not bad)
 
 
 async def expanded(scene: Scene) -> Answer:

@@ -18,9 +18,9 @@ SHOWN = 90
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """said: in a few words. ok: whether it is what a run says that refuses or bounds."""
+    """The outcome of an attack. text: in a few words. ok: whether the attack was refused or bounded."""
 
-    said: str
+    text: str
     ok: bool
 
 
@@ -29,7 +29,7 @@ Act = Callable[["Scene"], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """door: by which it comes in. expects: in words. seconds: after which it hangs."""
+    """One attack. door: by which it comes in. expects: in words. seconds: after which it hangs."""
 
     name: str
     door: str

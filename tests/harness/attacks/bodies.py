@@ -44,7 +44,7 @@ async def _path_of(scene: Scene, path: str) -> str:
 
 
 async def _large(scene: Scene, path: str, *, chunked: bool, size: int = LARGE) -> Answer:
-    """Sent piece by piece, until the gateway says no or hangs up."""
+    """Send piece by piece, until the gateway refuses or hangs up."""
     parts = list(_parts(path, size))
     length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % sum(map(len, parts))
     head = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n%s\r\n\r\n"
@@ -53,11 +53,11 @@ async def _large(scene: Scene, path: str, *, chunked: bool, size: int = LARGE) -
         parts = [*(b"%x\r\n%s\r\n" % (len(part), part) for part in parts), b"0\r\n\r\n"]
     answer = await scene.raw(lines, *parts, seconds=30)
     broken = await scene.plain()
-    return Answer(f"{answer.said}; {broken}", False) if broken else answer
+    return Answer(f"{answer.text}; {broken}", False) if broken else answer
 
 
 async def _declared_alone(scene: Scene) -> Answer:
-    """A length of a terabyte, and no body."""
+    """Send a length of a terabyte, and no body."""
     head = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     return await scene.raw(head % ((await _path_of(scene, CHAT)).encode(), scene.port, 10**12))
 
@@ -71,9 +71,9 @@ async def _sent(scene: Scene, raw: Body, kind: str = "json") -> Answer:
 
 
 async def _side_by_side(scene: Scene) -> Answer:
-    """Eight of 8 MB at the same time, each as large as a body may be, or larger."""
+    """Send eight of 8 MB at the same time, each as large as a body may be, or larger."""
     answers = await asyncio.gather(*(_large(scene, CHAT, chunked=False, size=8_000_000) for _ in range(8)))
-    return Answer(", ".join(sorted({one.said for one in answers}))[:90], all(one.ok for one in answers))
+    return Answer(", ".join(sorted({answer.text for answer in answers}))[:90], all(answer.ok for answer in answers))
 
 
 def _chat(messages: bytes, **fields: object) -> bytes:

@@ -17,12 +17,12 @@ PLANTED = {
     "DB_PASSWORD": "planted-db",
     "SOME_CREDENTIALS": "planted-credentials",
 }
-"""In the environment of the run, by names as people have them."""
+"""Secrets in the environment of the run, under names in common use."""
 MOST_SHOWN = 3
 
 
 async def programs(scene: Scene) -> Answer:
-    """The files that the programs of sessions have written about themselves."""
+    """Look for planted secrets in the environment that the programs of sessions have noted."""
     files = list((scene.work / "programs").glob("environment-*.json"))
     seen = sorted(
         {name for file in files for name, value in json.loads(file.read_text()).items() if "planted" in value}
@@ -31,7 +31,7 @@ async def programs(scene: Scene) -> Answer:
 
 
 async def modes(scene: Scene) -> Answer:
-    """Folders and files below the run's that others than its owner may read."""
+    """Look for folders and files below the run's that users other than its owner may read."""
     if stat.S_IMODE(scene.folder.stat().st_mode) & 0o077 == 0:
         return Answer("the run's folder is its owner's alone", True)
     others = [path for path in scene.folder.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o077]

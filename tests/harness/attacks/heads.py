@@ -38,8 +38,8 @@ async def _many_heads(scene: Scene) -> Answer:
 
 async def _rm_type(scene: Scene, text: str) -> Answer:
     body = {"prompt": "1+1", "metadata": {"rm_type": text}}
-    said = await scene.nats(json.dumps(body).encode())
-    return Answer(said[:90], '"errors"' in said or '"refused"' in said)
+    reply = await scene.nats(json.dumps(body).encode())
+    return Answer(reply[:90], '"errors"' in reply or '"refused"' in reply)
 
 
 def _blanks_out(value: bytes) -> bytes:

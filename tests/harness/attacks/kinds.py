@@ -24,8 +24,8 @@ from tests.harness.attacks.attack import Attack
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """numbers: of what is attacked, in words. place: the run that it needs. side_by_side: its attacks go on at the same
-    time. after: once the run is over, in its folder.
+    """A kind of attack. numbers: of what is attacked, in words. place: the run that it needs. side_by_side: its attacks
+    run at the same time. after: once the run is over, in its folder.
     """
 
     about: str

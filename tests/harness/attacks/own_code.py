@@ -10,14 +10,14 @@ LARGE = 6_000_000
 
 
 class Odd(Exception):
-    """An exception whose text cannot be made."""
+    """An exception that cannot be converted to text."""
 
     def __str__(self) -> str:
         raise ValueError("no text")
 
 
 class Strange:
-    """A value that nothing can be made of."""
+    """A value that cannot be converted to anything."""
 
     def __repr__(self) -> str:
         raise ValueError("no text")
@@ -130,7 +130,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> A
 
 
 def reward(args: Any, sample: Any, **kwargs: Any) -> Any:
-    """A number that differs in a group, with what the row says done in its place."""
+    """Return a number that differs in a group, or do what the row says."""
     do = _does(sample, "reward")
     if do in RAISED:
         raise RAISED[do]()

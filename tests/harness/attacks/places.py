@@ -48,7 +48,7 @@ OWN = """
 
 
 def flags_of(kind: str, folder: Path, port: int) -> list[str]:
-    """Of the command that starts a run of a kind: agents, own or tinker."""
+    """Return the flags of the command that starts a run of a kind: agents, own or tinker."""
     address = f"127.0.0.1:{port}"
     common = ["--run", "attacked", "--runs-dir", str(folder), "--hf-checkpoint", str(_base(folder / "base"))]
     if kind == "tinker":
@@ -64,7 +64,7 @@ def flags_of(kind: str, folder: Path, port: int) -> list[str]:
 
 
 def _base(folder: Path) -> Path:
-    """The demo's base with another context."""
+    """Write the demo's base with another context."""
     shutil.copytree(BASE, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": CONTEXT}))
@@ -73,7 +73,7 @@ def _base(folder: Path) -> Path:
 
 @dataclass(slots=True)
 class LiveRun:
-    """folder: with the run's, its data and its output. kind: agents, own or tinker."""
+    """A run of its own process. folder: holds the run's, its data and its output. kind: agents, own or tinker."""
 
     kind: str
     folder: Path
@@ -86,7 +86,7 @@ class LiveRun:
 
     @property
     def health(self) -> str:
-        """The path that is answered to anybody: Tinker's protocol has its own."""
+        """Path that needs no token: Tinker's protocol has its own."""
         return "/api/v1/healthz" if self.kind == "tinker" else "/healthz"
 
     @property
@@ -95,25 +95,25 @@ class LiveRun:
 
     @property
     def steps(self) -> int:
-        """The number of steps that it has said."""
+        """Number of steps that the run has printed."""
         return max((int(number) for number in _STEP.findall(self.output)), default=0)
 
     def until_on(self) -> None:
-        """Its gateway answers, and it has made a step (a run of Tinker's makes none by itself). Raises RuntimeError."""
+        """Wait until its gateway answers and it has made a step, which a Tinker run does not. Raises RuntimeError."""
         self._until(self._answers, START_S, "its gateway does not answer")
         if self.kind != "tinker":
             self.until_steps(1, START_S)
 
     def until_steps(self, steps: int, seconds: float = STEP_S) -> None:
-        """Raises RuntimeError where it does not go on."""
-        self._until(lambda: self.steps >= steps, seconds, f"it stands at step {self.steps} and not {steps}")
+        """Wait until the run has made `steps` steps; raise RuntimeError if it does not."""
+        self._until(lambda: self.steps >= steps, seconds, f"it is at step {self.steps}, not {steps}")
 
     def _until(self, holds: object, seconds: float, otherwise: str) -> None:
         until = time.monotonic() + seconds
         while not holds():  # type: ignore[operator]
             if self.process.poll() is not None or time.monotonic() > until:
                 ended = "" if self.process.poll() is None else f"it ended with {self.process.returncode}; "
-                raise RuntimeError(f"the run does not go on: {ended}{otherwise}\n{self.output[-1500:]}")
+                raise RuntimeError(f"the run makes no progress: {ended}{otherwise}\n{self.output[-1500:]}")
             time.sleep(0.2)
 
     def _answers(self) -> bool:
@@ -126,7 +126,7 @@ class LiveRun:
         return Scene("attacked", self.run_folder, self.port, token, self.folder)
 
     def end(self) -> int:
-        """As with Ctrl-C. The exit code."""
+        """End the run as Ctrl-C does; return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         try:
@@ -138,7 +138,7 @@ class LiveRun:
 
 @contextlib.contextmanager
 def live_run(kind: str, folder: Path, *, scripted: bool = False) -> Iterator[LiveRun]:
-    """A run that is on; ended with the block. scripted: its engine and its trainer are."""
+    """Yield a live run, ended with the block. scripted: whether its engine and its trainer are."""
     port = free_port()
     words = [sys.executable, "-m", "slime_events.app.cli.main", "train", *flags_of(kind, folder, port)]
     if scripted:

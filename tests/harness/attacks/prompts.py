@@ -1,4 +1,4 @@
-"""B8: prompts that are none, by HTTP, NDJSON and NATS; finished rollouts and rewards of the wrong kind, too."""
+"""B8: invalid prompts, by HTTP, NDJSON and NATS; finished rollouts and rewards of the wrong kind, too."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ BODIES: tuple[tuple[str, bytes, frozenset[int]], ...] = (
 
 
 def _rollout(*samples: bytes) -> bytes:
-    """Of a key that its samples decide."""
+    """Return a finished rollout whose key derives from its samples."""
     key = hashlib.sha256(b"".join(samples)).hexdigest().encode()
     return b'{"key": "%s", "prompt": "a", "samples": [%s]}' % (key, b", ".join(samples))
 
@@ -96,8 +96,8 @@ async def _http(
 
 
 async def _nats(scene: Scene, body: bytes, what: str = "prompts") -> Answer:
-    said = await scene.nats(body[:900_000], what)
-    return Answer(said[:90], said.startswith("{"))
+    reply = await scene.nats(body[:900_000], what)
+    return Answer(reply[:90], reply.startswith("{"))
 
 
 ATTACKS: list[Attack] = [

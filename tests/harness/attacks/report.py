@@ -29,8 +29,8 @@ class Row:
 
     @property
     def broken(self) -> list[str]:
-        """What was neither refused nor bounded, one sentence each."""
-        sentences = [] if self.answer.ok else [f"answered: {self.answer.said} (expected: {self.attack.expects})"]
+        """Sentences about each thing that was neither refused nor bounded."""
+        sentences = [] if self.answer.ok else [f"answered: {self.answer.text} (expected: {self.attack.expects})"]
         if self.healthz_ms > HEALTHZ_MS:
             sentences.append(f"/healthz took {self.healthz_ms:.0f} ms")
         sentences += [f"lost: {reason}" for reason in self.lost]
@@ -38,7 +38,7 @@ class Row:
 
     @property
     def healthz_ms(self) -> float:
-        """Of the longest answer, without what one of a server that has nothing to do took at that time."""
+        """Milliseconds of the longest answer, less those of an idle server at that time."""
         return max(0.0, self.seen.worst_ms - self.seen.late_ms)
 
     @property
@@ -51,29 +51,31 @@ class Row:
 
     @property
     def memory(self) -> str:
-        """Of the gateway, before and at its peak, or of the role that grew most."""
-        role = max(self.seen.peaks, key=lambda one: self.seen.peaks[one] - self.before.get(one, 0), default="")
+        """Memory of the role that grew most, before and at its peak; "-" without roles."""
+        role = max(self.seen.peaks, key=lambda role: self.seen.peaks[role] - self.before.get(role, 0), default="")
         return f"{role} {self.before.get(role, 0)}/{self.seen.peaks[role]}" if role else "-"
 
 
 def line(words: Sequence[str]) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     cells = [word[:width].ljust(width) for word, width in zip(words, WIDTHS, strict=True)]
     return "  ".join(cells).rstrip()
 
 
 def cells(row: Row) -> list[str]:
-    """Of the table, in the order of COLUMNS."""
-    said = ascii(row.answer.said)[1:-1]
+    """Return the cells of a row, in the order of COLUMNS."""
+    text = ascii(row.answer.text)[1:-1]
     ok = "no" if row.broken else "yes"
     lost = str(len(row.lost)) if row.lost else "0"
-    return [row.kind, row.attack.name, row.attack.door, said, f"{row.healthz_ms:.0f}", lost, row.memory, ok]
+    return [row.kind, row.attack.name, row.attack.door, text, f"{row.healthz_ms:.0f}", lost, row.memory, ok]
 
 
 def summary(rows: Iterable[Row], others: Sequence[str]) -> list[str]:
-    """What is broken, and a last line with the counts. others: of the runs as a whole."""
+    """Return what is broken, and a last line with the counts. others: faults of the runs as a whole."""
     rows = list(rows)
-    said = [f"{row.kind}: {row.attack.name} ({row.attack.door}): {sentence}" for row in rows for sentence in row.broken]
+    sentences = [
+        f"{row.kind}: {row.attack.name} ({row.attack.door}): {sentence}" for row in rows for sentence in row.broken
+    ]
     bad = sum(bool(row.broken) for row in rows)
     good = f"{len(rows) - bad} of {len(rows)} attacks refused or bounded"
-    return [*said, *others, f"{good}, {len(others)} other faults"]
+    return [*sentences, *others, f"{good}, {len(others)} other faults"]

@@ -27,7 +27,7 @@ WAIT_S = 60.0
 
 @dataclass(slots=True)
 class Session:
-    """What a harness and its agent know of a session."""
+    """A session, as its harness and its agent know it."""
 
     name: str
     group: str
@@ -65,13 +65,13 @@ class Scene:
     async def post(
         self, path: str, body: Any = None, *, raw: bytes | None = None, kind: str = "json"
     ) -> httpx.Response:
-        """To a route of sources. kind: json or x-ndjson."""
+        """Post to a route of sources. kind: json or x-ndjson."""
         data = json.dumps(body).encode() if raw is None else raw
         headers = self.bearer | {"content-type": f"application/{kind}"}
         return await self.http.post(f"/v1/runs/{self.run}/{path}", content=data, headers=headers)
 
     async def session(self) -> Session:
-        """One that is open; the last one again, while it is."""
+        """Return an open session: the last one again, while it is open."""
         if self.sessions and await self.is_open(self.sessions[-1]):
             return self.sessions[-1]
         async with asyncio.timeout(WAIT_S):
@@ -94,14 +94,14 @@ class Scene:
         self.sessions.clear()
 
     async def turn(self, path: str, body: Any, *, raw: bytes | None = None, **headers: str) -> httpx.Response:
-        """A turn of a session, in the dialect that the path names."""
+        """Make a turn of a session, in the dialect that the path names."""
         session = await self.session()
         root = session.base_url.removesuffix("/v1")
         data = json.dumps(body).encode() if raw is None else raw
         return await self.http.post(root + path, content=data, headers={"content-type": "application/json", **headers})
 
     async def plain(self) -> str:
-        """What a plain question hears; empty where it is answered."""
+        """Ask a plain question; return what is wrong with the answer, empty if nothing is."""
         body = {"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": "1+1"}]}
         try:
             answer = await self.turn("/v1/chat/completions", body)
@@ -110,7 +110,7 @@ class Scene:
         return "" if answer.status_code == 200 else f"a plain question afterwards: {answer.status_code}"
 
     async def nats(self, data: bytes, what: str = "prompts", seconds: float = 20.0) -> str:
-        """The reply to a message of a producer, under a key where it is an object that has none."""
+        """Return the reply to a message of a producer; an object without a key gets one."""
         if data.startswith(b"{") and b'"key"' not in data:
             key = b'{"key": "%s"' % hashlib.sha256(data).hexdigest().encode()
             data = key + (b"" if data[1:].strip() == b"}" else b", ") + data[1:]
@@ -124,11 +124,11 @@ class Scene:
             await client.close()
 
     async def connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """From the attacker's own address."""
+        """Connect from the attacker's own address."""
         return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(ATTACKER, 0))
 
     async def raw(self, *parts: bytes, expected: Collection[int] = REFUSED, seconds: float = 20.0) -> Answer:
-        """Bytes over a connection of their own, and the status that comes. Closed without one is refused, too."""
+        """Send bytes over a new connection; return the status that comes. Closed without a status is refused, too."""
         reader, writer = await self.connection()
         answering = asyncio.ensure_future(reader.readline())
         try:
@@ -147,7 +147,7 @@ class Scene:
 
 
 async def _sent(writer: asyncio.StreamWriter, parts: Iterable[bytes], answering: asyncio.Future[bytes]) -> None:
-    """All parts, or those until an answer comes: who has refused does not read on."""
+    """Send the parts until an answer comes: a gateway that has refused reads no more."""
     for part in parts:
         writer.write(part)
         draining = asyncio.ensure_future(writer.drain())
@@ -163,7 +163,7 @@ def _session(answer: dict[str, Any]) -> Session:
 
 
 async def turned(scene: Scene, path: str, body: Any, expected: Collection[int], *, raw: bytes | None = None) -> Answer:
-    """A turn, and a plain question of the same session after it."""
+    """Make a turn, then ask a plain question of the same session."""
     answer = answer_of(await scene.turn(path, body, raw=raw), expected)
     broken = await scene.plain()
-    return Answer(f"{answer.said}; {broken}", False) if broken else answer
+    return Answer(f"{answer.text}; {broken}", False) if broken else answer

@@ -29,14 +29,14 @@ SCRIPT = Script(chunk=2, seconds_per_chunk=0.05)
 
 
 class Saying(Watching):
-    """Says each step, as the command does."""
+    """Print each step, as the command does."""
 
     def step(self, line: StepLine, progress: Progress, steps: int) -> None:
         print(f"step {progress.state.version}/{steps}", flush=True)
 
 
 async def _work(client: httpx.AsyncClient, token: str) -> None:
-    """Sessions with one plain question each, again and again; whoever disturbs that is attacking."""
+    """Run sessions with one plain question each, again and again: the work that attacks disturb."""
     while True:
         try:
             headers = {"authorization": f"Bearer {token}"}
@@ -45,16 +45,16 @@ async def _work(client: httpx.AsyncClient, token: str) -> None:
                 await asyncio.sleep(0.5)
                 continue
             session = opened.json()
-            said = await client.post(f"{session['base_url']}/chat/completions", json=BODY)
+            answer = await client.post(f"{session['base_url']}/chat/completions", json=BODY)
             control = {"authorization": f"Bearer {session['control_key']}"}
-            seal = {"reward": zlib.crc32(said.content) % 5 / 4}
+            seal = {"reward": zlib.crc32(answer.content) % 5 / 4}
             await client.post(f"/v1/sessions/{session['session']}/seal", json=seal, headers=control)
         except httpx.HTTPError:
             await asyncio.sleep(0.5)
 
 
 async def serve(folder: Path, port: int) -> None:
-    """Until it is interrupted."""
+    """Run until interrupted."""
     settings = tiny(
         folder,
         "attacked",

@@ -12,31 +12,31 @@ from tests.harness.attacks.scene import Scene
 
 MOST = 1000
 DEADLINE_S = 75.0
-"""Within which a gateway has to hang up on whoever does not go on."""
+"""Seconds in which a gateway has to hang up on a client that sends no more."""
 
 
 async def _open(scene: Scene, count: int, sent: bytes) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    made = []
+    connections = []
     for _ in range(count):
         try:
             reader, writer = await asyncio.wait_for(scene.connection(), 5)
             writer.write(sent)
-            made.append((reader, writer))
+            connections.append((reader, writer))
         except OSError:
             continue
-    return made
+    return connections
 
 
 async def _held(scene: Scene, count: int, sent: bytes) -> Answer:
-    """Whether somebody else is answered meanwhile, and how many are hung up on in time."""
-    began, made = time.monotonic(), await _open(scene, count, sent)
+    """Return whether another client is answered meanwhile, and how many are hung up on in time."""
+    began, connections = time.monotonic(), await _open(scene, count, sent)
     answer = await scene.http.get("/healthz")
-    ended = await asyncio.gather(*(_ends(reader, DEADLINE_S) for reader, _ in made))
-    for _, writer in made:
+    ended = await asyncio.gather(*(_ends(reader, DEADLINE_S) for reader, _ in connections))
+    for _, writer in connections:
         writer.close()
     seconds = time.monotonic() - began
-    said = f"{sum(ended)} of {len(made)} hung up on in {seconds:.0f} s; another hears {answer.status_code}"
-    return Answer(said, answer.status_code == 200 and all(ended))
+    text = f"{sum(ended)} of {len(connections)} hung up on in {seconds:.0f} s; another hears {answer.status_code}"
+    return Answer(text, answer.status_code == 200 and all(ended))
 
 
 async def _ends(reader: asyncio.StreamReader, seconds: float) -> bool:
@@ -65,7 +65,7 @@ async def half_bodies(scene: Scene) -> Answer:
 
 
 async def drip(scene: Scene, head: bytes, pieces: bytes) -> Answer:
-    """A byte each second: hung up on, though it always goes on."""
+    """Send a byte each second: the gateway hangs up, although the client never stops."""
     reader, writer = await scene.connection()
     began = time.monotonic()
     ends = asyncio.ensure_future(_ends(reader, DEADLINE_S))
@@ -97,25 +97,25 @@ async def slow_body(scene: Scene) -> Answer:
 
 
 async def slow_readers(scene: Scene) -> Answer:
-    """Large answers asked for again and again on 100 connections, and none read."""
+    """Ask for large answers again and again on 100 connections, and read none."""
     request = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % scene.port
-    made = await _open(scene, 100, request * 50)
+    connections = await _open(scene, 100, request * 50)
     await asyncio.sleep(5)
     answer = await scene.http.get("/healthz")
-    for _, writer in made:
+    for _, writer in connections:
         writer.transport.abort()
     return Answer(f"another hears {answer.status_code}", answer.status_code == 200)
 
 
 async def many_requests(scene: Scene) -> Answer:
-    """2,000 requests without a token, 100 at a time."""
+    """Send 2,000 requests without a token, 100 at a time."""
     gate = asyncio.Semaphore(100)
 
-    async def one() -> int:
+    async def status() -> int:
         async with gate:
             return (await scene.http.post("/v1/runs/x/prompts", json={})).status_code
 
-    statuses = set(await asyncio.gather(*(one() for _ in range(2000))))
+    statuses = set(await asyncio.gather(*(status() for _ in range(2000))))
     return Answer(f"{sorted(statuses)}", statuses <= {401, 403, 404, 429, 503})
 
 

@@ -16,13 +16,13 @@ WAITING = 300
 
 
 def _client(scene: Scene) -> httpx.AsyncClient:
-    """For any number of streams."""
+    """Return a client for any number of streams."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     return httpx.AsyncClient(base_url=scene.url, timeout=ENDS_S * 2, limits=limits)
 
 
 async def _stream_of(client: httpx.AsyncClient, scene: Scene, token: str, group: str) -> tuple[int, float]:
-    """The status, and the seconds until it ends."""
+    """Read a stream; return its status, and the seconds until it ends."""
     began = time.monotonic()
     path = f"/v1/runs/{scene.run}/groups/{group}/events"
     headers = {"authorization": f"Bearer {token}"}
@@ -50,8 +50,8 @@ async def revoked(scene: Scene) -> Answer:
     refused = (await scene.http.get(path, headers=headers)).status_code
     again = {"authorization": f"Bearer {scene.sources.issue('leaver')}"}
     fate = (await scene.http.get(path, headers=again)).json().get("fate")
-    said = f"{status}, ended after {seconds:.0f} s while {fate}; then {refused}"
-    return Answer(said, refused == 401 and fate == "waiting")
+    text = f"{status}, ended after {seconds:.0f} s while {fate}; then {refused}"
+    return Answer(text, refused == 401 and fate == "waiting")
 
 
 async def many(scene: Scene) -> Answer:
@@ -62,8 +62,8 @@ async def many(scene: Scene) -> Answer:
     reading = [asyncio.ensure_future(_stream_of(client, scene, scene.token, group)) for _ in range(300)]
     await asyncio.sleep(3)
     answer = await scene.http.get("/healthz")
-    for one in reading:
-        one.cancel()
+    for task in reading:
+        task.cancel()
     await asyncio.gather(*reading, return_exceptions=True)
     await client.aclose()
     return Answer(f"another hears {answer.status_code}", answer.status_code == 200)

@@ -44,25 +44,25 @@ ALLOWED = frozenset(map(ord, "\n\t"))
 
 
 def slime_events(*words: str) -> subprocess.CompletedProcess[bytes]:
-    """A command, as on a terminal without colours."""
+    """Run a command, as on a terminal without colours."""
     command = [sys.executable, "-m", "slime_events.app.cli.main", *words]
     environment = os.environ | {"NO_COLOR": "1", "TERM": "dumb"}
     return subprocess.run(command, capture_output=True, timeout=COMMAND_S, check=False, env=environment)
 
 
 def controls(data: bytes) -> list[str]:
-    """Characters that a terminal acts on, by their code."""
-    codes = {ord(one) for one in data.decode("utf-8", "surrogateescape")}
+    """Return the characters that a terminal acts on, by their code."""
+    codes = {ord(character) for character in data.decode("utf-8", "surrogateescape")}
     codes = {code - 0xDC00 if 0xDC80 <= code < 0xDCA0 else code for code in codes}  # single bytes, to an old terminal
     return [f"{code:#04x}" for code in sorted(codes) if (code < 32 or 127 <= code < 160) and code not in ALLOWED]
 
 
 async def _plant(scene: Scene) -> str:
-    """The prompts; the name of the first one's group."""
+    """Send the prompts; return the name of the group of the first."""
     groups = []
     for row in ROWS:
         sent = await scene.post("prompts", row)
-        groups += [one["group"] for one in sent.json().get("groups", [])] if sent.status_code < 500 else []
+        groups += [group["group"] for group in sent.json().get("groups", [])] if sent.status_code < 500 else []
     await asyncio.sleep(2)
     return groups[0] if groups else "none"
 
@@ -71,23 +71,23 @@ async def printed(scene: Scene, words: tuple[str, ...]) -> Answer:
     group = await _plant(scene)
     command, *more = (word.replace("GROUP", group) for word in words)
     done = await asyncio.to_thread(slime_events, command, str(scene.folder), *more)
-    found = controls(done.stdout + done.stderr)
+    raw = controls(done.stdout + done.stderr)
     traced = b"Traceback" in done.stderr
-    said = f"exit {done.returncode}, {len(done.stdout)} bytes, raw: {', '.join(found) or 'none'}"
+    text = f"exit {done.returncode}, {len(done.stdout)} bytes, raw: {', '.join(raw) or 'none'}"
     last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-    return Answer(said + (f", a traceback: {last}" if traced else ""), not found and not traced)
+    return Answer(text + (f", a traceback: {last}" if traced else ""), not raw and not traced)
 
 
 async def logged(scene: Scene) -> Answer:
-    """The gateway's own output, after names and heads with escapes."""
+    """Search the gateway's own output, after names and heads with escapes."""
     await _plant(scene)
     for value in (b"a\x1b[31mb", b"\x9b2J"):
         await scene.raw(
             b"GET /v1/%s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUser-Agent: %s\r\n\r\n" % (b"%1b%5b2J", scene.port, value)
         )
     files = [path for path in (scene.folder / "logs").glob("*.log") if not path.name.startswith("sglang")]
-    found = {path.name: raw for path in files if (raw := controls(path.read_bytes()))}
-    return Answer(f"{len(files)} files; raw: {found or 'none'}"[:100], not found)
+    by_name = {path.name: raw for path in files if (raw := controls(path.read_bytes()))}
+    return Answer(f"{len(files)} files; raw: {by_name or 'none'}"[:100], not by_name)
 
 
 async def cells(scene: Scene) -> Answer:

@@ -28,7 +28,7 @@ def test_every_attack_is_named_once_and_every_kind_has_a_run() -> None:
     for name, kind in KINDS.items():
         assert kind.place in PLACES
         names = Counter((attack.name, attack.door) for attack in kind.attacks)
-        assert not [one for one, count in names.items() if count > 1], name
+        assert not [attack for attack, count in names.items() if count > 1], name
         assert all(0 < attack.seconds <= 330 for attack in kind.attacks)
     assert sum(len(kind.attacks) for kind in KINDS.values()) > 500
 
@@ -41,7 +41,7 @@ def test_a_good_row_is_not_broken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "fault"),
     [
         (replace(GOOD, answer=Answer("502", False)), "answered: 502"),
         (replace(GOOD, seen=Seen(1500.0, 0.0, {})), "/healthz took 1500 ms"),
@@ -49,11 +49,11 @@ def test_a_good_row_is_not_broken() -> None:
         (replace(GOOD, seen=Seen(20.0, 0.0, {"gateway": 1200})), "gateway grew from 200 to 1200 MB"),
     ],
 )
-def test_each_thing_that_is_not_bounded_is_noticed(changed: Row, said: str) -> None:
-    assert [said in sentence for sentence in changed.broken] == [True]
+def test_each_thing_that_is_not_bounded_is_noticed(changed: Row, fault: str) -> None:
+    assert [fault in sentence for sentence in changed.broken] == [True]
     assert cells(changed)[-1] == "no"
     first, last = summary([GOOD, changed], [])
-    assert said in first
+    assert fault in first
     assert last.startswith("1 of 2 attacks")
 
 
@@ -77,7 +77,7 @@ def test_what_is_seen_is_of_the_span_and_an_answer_that_began_in_it_counts() -> 
 def test_an_answer_is_judged_by_its_status() -> None:
     refused = answer_of(httpx.Response(400, json={"error": {"message": "no such token"}}), REFUSED)
     assert refused.ok
-    assert "no such token" in refused.said
+    assert "no such token" in refused.text
     assert not answer_of(httpx.Response(502, text="x"), REFUSED).ok
     assert not answer_of(httpx.Response(200, text="x"), REFUSED).ok
 

@@ -22,7 +22,7 @@ USER = {"role": "user", "content": "1+1"}
 
 
 def _call(text: str, **fields: Any) -> list[dict[str, Any]]:
-    """A chat with a tool call. fields: name, arguments or id in its place."""
+    """Return a chat with a tool call. fields: its name, arguments or id."""
     call = {"name": "add", "arguments": "{}", "id": "c1"} | fields
     function = {"name": call["name"], "arguments": call["arguments"]}
     answered = {
@@ -46,7 +46,7 @@ def _tool(**fields: Any) -> dict[str, Any]:
 
 
 def _use(**fields: Any) -> list[dict[str, Any]]:
-    """A chat with a call in Anthropic's words."""
+    """Return a chat with a call in Anthropic's format."""
     use = {"type": "tool_use", "id": "t1", "name": "add", "input": {}} | fields
     result = {"type": "tool_result", "tool_use_id": use["id"], "content": "2"}
     return [USER, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
@@ -111,12 +111,12 @@ async def _prompt(scene: Scene, body: dict[str, Any]) -> Answer:
 
 
 async def _nats(scene: Scene, body: dict[str, Any]) -> Answer:
-    said = await scene.nats(json.dumps(body).encode())
-    return Answer(said[:90], said.startswith("{"))
+    reply = await scene.nats(json.dumps(body).encode())
+    return Answer(reply[:90], reply.startswith("{"))
 
 
 async def _seal(scene: Scene, text: str) -> Answer:
-    """Of a session, with a text in its metadata; what the run's user sees of it is asked by the other kinds."""
+    """Seal a session with a text in its metadata; other kinds cover what the run's user sees of it."""
     session = await scene.session()
     control = {"authorization": f"Bearer {session.control_key}", "content-type": "application/json"}
     body = json.dumps({"reward": 0.0, "metadata": {text[:40]: text}}).encode()

@@ -43,7 +43,7 @@ CALLS: tuple[tuple[str, Bad], ...] = (
 
 
 def _drive(scene: Scene, bad: Bad) -> Answer:
-    """In a thread: the client of the SDK waits by itself."""
+    """Run in a thread: the client of the SDK blocks."""
     import tinker
 
     client = tinker.ServiceClient(base_url=scene.url, api_key=f"tml-{scene.token}")
@@ -51,11 +51,11 @@ def _drive(scene: Scene, bad: Bad) -> Answer:
     model = client.create_lora_training_client(base_model=name).result(timeout=GOOD_S)
     try:
         bad(tinker, model).result(timeout=GOOD_S)
-        said = "taken"
+        fate = "taken"
     except Exception as error:  # whatever the client makes of a refusal
-        said = f"{type(error).__name__} {' '.join(str(error).split())}"[:80]
+        fate = f"{type(error).__name__} {' '.join(str(error).split())}"[:80]
     good = model.forward_backward([_datum(tinker, [5, 6, 7])], "cross_entropy").result(timeout=GOOD_S)
-    return Answer(f"{said}; then {len(good.loss_fn_outputs)} datum passed", True)
+    return Answer(f"{fate}; then {len(good.loss_fn_outputs)} datum passed", True)
 
 
 async def refused_then_good(scene: Scene, bad: Bad) -> Answer:

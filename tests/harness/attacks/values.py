@@ -12,11 +12,11 @@ from tests.harness.attacks.scene import Scene
 
 DECIDED = frozenset({"accepted", "rejected", "trained"})
 WAIT_S = 300.0
-"""For a group's fate: it waits for its turn, its attempts and its step."""
+"""Seconds for a group's fate: it waits for its turn, its attempts and its step."""
 
 
 async def row(scene: Scene, who: str, do: str) -> Answer:
-    """A prompt whose metadata says what the function does, and what became of its group."""
+    """Send a prompt whose metadata says what the function does; return the fate of its group."""
     body = {"key": f"{who} {do}", "prompt": "1+1", "label": "2", "priority": 5, "metadata": {who: do}}
     sent = await scene.post("prompts", body)
     if sent.status_code != 202:
@@ -42,7 +42,7 @@ GENERATE = (
     *own_code.RETURNED,
     *own_code.SET,
     *own_code.TOKENS,
-    *(f"prompt {one}" for one in own_code.TOKENS),
+    *(f"prompt {token}" for token in own_code.TOKENS),
 )
 REWARD = (*own_code.RAISED, *own_code.RETURNED, *own_code.DETAILS)
 ATTACKS: list[Attack] = [*(_attack("generate", do) for do in GENERATE), *(_attack("reward", do) for do in REWARD)]

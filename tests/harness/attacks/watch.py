@@ -50,7 +50,7 @@ class Seen:
 
 
 class Watch:
-    """The process, and what it has written."""
+    """The process, and its output."""
 
     def __init__(self, port: int, pid: int, file: Path, health: str = "/healthz") -> None:
         words = [sys.executable, "-m", "tests.harness.attacks.watch", str(port), str(pid), str(file), health]
@@ -70,7 +70,7 @@ class Watch:
 
 
 def seen_in(lines: Any, begin: float, end: float) -> Seen:
-    """What lines of the watcher say of a span."""
+    """Sum up the lines of the watcher that fall into a span."""
     worst, late, peaks = 0.0, 0.0, dict[str, int]()
     for line in lines:
         if line["at"] < begin or line.get("asked", line["at"]) > end:
@@ -82,9 +82,9 @@ def seen_in(lines: Any, begin: float, end: float) -> Seen:
 
 
 def ask(port: int, path: str, file: TextIO, name: str) -> None:
-    """Again and again, on a new connection each time. An answer that is not 200 counts as one that never came."""
+    """Ask again and again, on a new connection each time. An answer that is not 200 counts as one that never came."""
     while True:
-        asked = time.monotonic()
+        begun = time.monotonic()
         try:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_S)
             connection.request("GET", path)
@@ -94,8 +94,8 @@ def ask(port: int, path: str, file: TextIO, name: str) -> None:
         except (OSError, http.client.HTTPException):
             good = False
         at = time.monotonic()
-        ms = (at - asked) * 1000 if good else ANSWER_S * 1000
-        _write(file, {"at": at, "asked": asked, name: round(ms, 1)})
+        ms = (at - begun) * 1000 if good else ANSWER_S * 1000
+        _write(file, {"at": at, "asked": begun, name: round(ms, 1)})
         time.sleep(EVERY_S)
 
 
@@ -107,7 +107,7 @@ class Control(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Its answers are no news."""
+        """Keep its answers out of the log."""
 
 
 def control() -> None:
@@ -118,8 +118,8 @@ def control() -> None:
 
 
 def memory_of(pid: int) -> dict[str, int]:
-    """MB of each role below a process, the largest of its kind."""
-    found: dict[str, int] = {}
+    """Return the MB of each role below a process, the largest of its kind."""
+    largest: dict[str, int] = {}
     for process in psutil.Process(pid).children(recursive=True):
         try:
             line, size = " ".join(process.cmdline()), process.memory_info().rss >> 20
@@ -127,8 +127,8 @@ def memory_of(pid: int) -> dict[str, int]:
             continue
         role = next((role for title, role in ROLES.items() if title in line), None)
         if role is not None:
-            found[role] = max(found.get(role, 0), size)
-    return found
+            largest[role] = max(largest.get(role, 0), size)
+    return largest
 
 
 def _write(file: TextIO, line: dict[str, Any]) -> None:
@@ -142,8 +142,8 @@ def main(port: int, pid: int, path: Path, health: str) -> None:
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
             assert other.stdout is not None
             own_port = int(other.stdout.readline())
-            for one, name in ((port, "ms"), (own_port, "late")):
-                threading.Thread(target=ask, args=(one, health, file, name), daemon=True).start()
+            for watched, name in ((port, "ms"), (own_port, "late")):
+                threading.Thread(target=ask, args=(watched, health, file, name), daemon=True).start()
             try:
                 while psutil.pid_exists(pid):
                     _write(file, {"at": time.monotonic(), "memory": memory_of(pid)})

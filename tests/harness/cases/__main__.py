@@ -14,7 +14,7 @@ from tests.harness.cases.live import Place
 
 
 def reason(case: Case) -> str:
-    """What is wrong with the end of a case; empty where it ended as it should."""
+    """Return what is wrong with the end of a case; empty if it ended as it should."""
     with tempfile.TemporaryDirectory(prefix="slime-events-case-") as folder:
         place = Place(Path(folder))
         for inputs in case.inputs:

@@ -1,4 +1,4 @@
-"""The cases: what is started, and what has to have become of it. A check that fails raises AssertionError."""
+"""The cases: what is started, and how it has to end. A check that fails raises AssertionError."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ended_well(place: Place, ended: Ended, run: str) -> None:
 
 
 def failures(ended: Ended) -> dict[str, list[str]]:
-    """The messages of failed rollouts, by what the generate function did (`metadata.do`)."""
+    """Return the messages of failed rollouts, by what the generate function did (`metadata.do`)."""
     kinds = {e.group: (e.metadata or {}).get("do", "") for e in ended.of(PromptSubmitted)}
     messages: dict[str, list[str]] = {}
     for event in ended.of(RolloutFailed):
@@ -107,7 +107,7 @@ def a_large_reward(place: Place) -> None:
 
 
 def latin1_rows(place: Place) -> None:
-    """A byte that is no UTF-8 is one bad line, at the start of a file, in its middle and in an evaluation's."""
+    """A byte outside UTF-8 makes one bad line, at the start of a file, in its middle and in an evaluation's."""
     for name, bad in (("latin1", "latin1.jsonl:4"), ("latin1_mid", "latin1_mid.jsonl:131")):
         evaluation = ("--eval-prompt-data", "held", "latin1.jsonl", "--eval-interval", "3") if name == "latin1" else ()
         run = name.replace("_", "-")
@@ -130,7 +130,7 @@ def odd_rows(place: Place) -> None:
 
 
 def content_parts(place: Place) -> None:
-    """Parts are joined, what is no text is refused: no prompt has an empty question."""
+    """Parts are joined, and parts without text are refused: no prompt has an empty question."""
     base = place.folder / "base"
     base.mkdir()
     for file in BASE.iterdir():
@@ -158,9 +158,9 @@ def other_data(place: Place) -> None:
     refused = place.run("resume", "data", "--num-rollout", "3", name="data")
     assert refused.code == 2, refused.text[-2000:]
     assert "ep.jsonl" in refused.text
-    asked = place.run("resume", "data", "--num-rollout", "3", "--accept-changed-data", name="data")
-    ended_well(place, asked, "data")
-    assert len(asked.of(StepCommitted)) == 3
+    resumed = place.run("resume", "data", "--num-rollout", "3", "--accept-changed-data", name="data")
+    ended_well(place, resumed, "data")
+    assert len(resumed.of(StepCommitted)) == 3
 
 
 CASES = (

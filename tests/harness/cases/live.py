@@ -31,11 +31,11 @@ class Ended:
     events: list[Recorded]
 
     def of(self, kind: type[T]) -> list[T]:
-        """The events of one type."""
-        return [one.envelope.event for one in self.events if isinstance(one.envelope.event, kind)]
+        """Return the events of one type."""
+        return [recorded.envelope.event for recorded in self.events if isinstance(recorded.envelope.event, kind)]
 
     def engines_lost(self) -> list[str]:
-        """The reasons of the workers that were lost while the run was on."""
+        """Return the reasons of the workers that were lost while the run was on."""
         return [event.reason for event in self.of(WorkerLost)]
 
 
@@ -50,27 +50,27 @@ class Place:
         shutil.copytree(INPUTS / case, self.folder, dirs_exist_ok=True)
 
     def command(self, *arguments: str, timeout_s: float = 300) -> Ended:
-        """A command in the folder."""
+        """Run a command in the folder."""
         done = slime_events(*arguments, cwd=self.folder, timeout_s=timeout_s)
         return Ended(done.returncode, done.stdout + done.stderr, [])
 
     def train(self, run: str, *flags: str, steps: int | None = None) -> Ended:
-        """A run on the demo's model with the settings of `SMALL`."""
+        """Start a run on the demo's model with the settings of `SMALL`."""
         length = ["--num-rollout", str(steps)] if steps is not None else ["--num-epoch", "1"]
         return self.run("train", "--run", run, "--hf-checkpoint", str(BASE), *SMALL.split(), *length, *flags, name=run)
 
     def run(self, *arguments: str, name: str) -> Ended:
-        """A command that starts or continues the run `name`."""
+        """Run a command that starts or continues the run `name`."""
         ended = self.command(*arguments, "--runs-dir", "runs")
         folder = self.folder / "runs" / name
         return Ended(ended.code, ended.text, events_of(folder) if folder.exists() else [])
 
     def audit(self, run: str) -> Ended:
-        """`slime-events audit` of a run."""
+        """Run `slime-events audit` on a run."""
         return self.command("audit", run, "--runs-dir", "runs")
 
 
 def shown(value: Any, most: int = 300) -> str:
-    """A value in an assertion's message, shortened."""
+    """Shorten a value for an assertion's message."""
     text = repr(value)
     return text if len(text) <= most else text[:most] + "..."

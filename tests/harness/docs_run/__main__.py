@@ -24,18 +24,18 @@ OF_DEMO = (exported, rescored, source_of_the_run)
 
 
 def chosen(only: list[str], parts: list[str]) -> list[Case]:
-    """The cases that start these parts, of pages with one of these texts in their name, in the order of the texts.
+    """Return the cases that start these parts, of pages named with one of these texts, in the order of the texts.
 
-    Before the first that looks at the run `demo` stands that one.
+    The case that makes the run `demo` comes before the first case that reads it.
     """
-    found = [case for case in CASES if case.parts.value in parts]
+    cases = [case for case in CASES if case.parts.value in parts]
     if only:
-        found = list(dict.fromkeys(case for text in only for case in found if text in case.page))
+        cases = list(dict.fromkeys(case for text in only for case in cases if text in case.page))
     starts = starts_by_key()
-    needs = [n for n, case in enumerate(found) if _needs_demo(case, command_of(case, starts[case.key]))]
-    if needs and DEMO not in found:
-        found.insert(needs[0], DEMO)
-    return found
+    needs = [n for n, case in enumerate(cases) if _needs_demo(case, command_of(case, starts[case.key]))]
+    if needs and DEMO not in cases:
+        cases.insert(needs[0], DEMO)
+    return cases
 
 
 def _needs_demo(case: Case, command: str) -> bool:
@@ -58,43 +58,43 @@ def kept(home: Path) -> bool:
 
 
 def starts_by_key() -> dict[tuple[str, str], Start]:
-    """The first of those that are alike."""
-    found: dict[tuple[str, str], Start] = {}
+    """Return the starts by key: the first of those that are alike."""
+    first: dict[tuple[str, str], Start] = {}
     for start in all_starts():
-        found.setdefault(start.key, start)
-    return found
+        first.setdefault(start.key, start)
+    return first
 
 
 def show(cases: list[Case], starts: dict[tuple[str, str], Start], only: list[str]) -> None:
-    """What is started and how, then what of these pages is not and why."""
+    """Print what is started and how, then what these pages show that is not started, and why."""
     for case in cases:
         start = starts[case.key]
         print(f"{case.parts.value:<9} {start.page}:{start.line}  {command_of(case, start)}")
     for key, start in starts.items():
         if only and not any(text in start.page for text in only):
             continue
-        for one in NOT_STARTED:
-            if one.holds_of(key):
-                print(f"not run   {start.page}:{start.line}  {start.text}: {one.reason}")
+        for skipped in NOT_STARTED:
+            if skipped.holds_of(key):
+                print(f"not run   {start.page}:{start.line}  {start.text}: {skipped.reason}")
 
 
 def main() -> int:
-    """Print a line for each start and what was otherwise; 1 where something was."""
+    """Print a line for each start and its differences from the page; return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness.docs_run", description=__doc__)
     parser.add_argument("--only", nargs="+", default=[], metavar="PAGE", help="pages with one of these in their name")
-    kinds = [one.value for one in Parts]
+    kinds = [part.value for part in Parts]
     parser.add_argument("--parts", nargs="+", default=kinds, choices=kinds, help="only what starts these parts")
     parser.add_argument("--home", metavar="FOLDER", help="is kept, and a run `demo` that is in it is not made again")
     parser.add_argument("--list", action="store_true", help="print what would be started, and what is not and why")
-    asked = parser.parse_args()
-    cases, starts = chosen(asked.only, asked.parts), starts_by_key()
-    if asked.list:
-        show(cases, starts, asked.only)
+    options = parser.parse_args()
+    cases, starts = chosen(options.only, options.parts), starts_by_key()
+    if options.list:
+        show(cases, starts, options.only)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what it has started ends with it
     begun, failed = time.monotonic(), 0
     with tempfile.TemporaryDirectory(prefix="docs-run-", ignore_cleanup_errors=True) as folder:
-        home = Path(asked.home or folder).resolve() / "me"
+        home = Path(options.home or folder).resolve() / "me"
         if kept(home):
             cases = [case for case in cases if case is not DEMO]
         stage = Stage(home)

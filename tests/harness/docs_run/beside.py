@@ -1,4 +1,4 @@
-"""What works beside a command of a page, or before it: its reader's harnesses, clients, producers and servers."""
+"""Work done beside a command of a page, or before it: its reader's harnesses, clients, producers and servers."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def source_of_the_run(stage: Stage) -> None:
 
 def tinker_script(stage: Stage) -> None:
     """The page's script, for two steps; then Ctrl-C."""
-    found = _until(stage, r"TINKER_BASE_URL=(\S+) TINKER_API_KEY=(\S+)")
-    page = next(one for one in starts_of(DOCS / "tinker.md") if one.text == "import tinker")
+    address = _until(stage, r"TINKER_BASE_URL=(\S+) TINKER_API_KEY=(\S+)")
+    page = next(start for start in starts_of(DOCS / "tinker.md") if start.text == "import tinker")
     assert "range(20)" in page.body
     (stage.home / "script.py").write_text(page.body.replace("range(20)", "range(2)"))
-    variables = {"TINKER_BASE_URL": found[1], "TINKER_API_KEY": found[2]}
+    variables = {"TINKER_BASE_URL": address[1], "TINKER_API_KEY": address[2]}
     with _program([sys.executable, "script.py"], stage, **variables) as script:
         until = time.monotonic() + START_S
         while script.poll() is None and not stage.ended.is_set() and time.monotonic() < until:
@@ -99,12 +99,12 @@ def nats_with_a_password(stage: Stage) -> None:
 
 
 def teacher(stage: Stage) -> None:
-    """What SGLang's `/generate` says of a sample's tokens, from a server that has no model."""
+    """Serve SGLang's `/generate` for the tokens of a sample, without a model."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            said = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            ids = said["input_ids"]
+            request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            ids = request["input_ids"]
             logprobs = [[None, ids[0], None], *([-1.0, token, None] for token in ids[1:])]
             body = json.dumps({"text": "", "meta_info": {"input_token_logprobs": logprobs}}).encode()
             self.send_response(200)
@@ -143,7 +143,7 @@ def restored(stage: Stage) -> None:
 
 
 def no_checkpoints(stage: Stage) -> None:
-    """What the page removes before it resumes."""
+    """Remove the checkpoints, as the page does before it resumes."""
     command(stage, "rm", "-r", "slime-runs/left/checkpoints")
 
 
@@ -158,20 +158,20 @@ def command(stage: Stage, *words: str) -> str:
 
 
 def evaluation_sets(stage: Stage) -> None:
-    """The sets that the page's YAML names, with the user's functions in it."""
+    """Write the sets that the page's YAML names, with the user's functions in it."""
     row = {"messages": [{"role": "user", "content": "1+1"}], "label": "2"}
     stage.write("aime-2024.jsonl", row)
     stage.write("search.jsonl", {"messages": row["messages"]})
     stage.write("gpqa.jsonl", {**row, "label": "A"})
     (stage.home / "my_rewards.py").write_text("async def found(args, sample, **kwargs):\n    return 0.5\n")
     (stage.home / "my_search.py").write_text("async def generate(args, sample, sampling_params):\n    return sample\n")
-    page = next(one for one in starts_of(DOCS / "evaluating.md") if one.text == "eval:")
+    page = next(start for start in starts_of(DOCS / "evaluating.md") if start.text == "eval:")
     body = page.body.replace("s3://bucket/gpqa.parquet", "gpqa.jsonl").replace("16384", "40")
     (stage.home / "sets.yaml").write_text(body)
 
 
 def mistaken_sets(stage: Stage) -> None:
-    """The same with the mistake that the page shows."""
+    """Write the evaluation sets with the mistake that the page shows."""
     evaluation_sets(stage)
     path = stage.home / "sets.yaml"
     path.write_text(path.read_text().replace("      path: aime", "      temprature: 0\n      path: aime", 1))
@@ -209,8 +209,8 @@ def _listens(port: int) -> None:
 def _until(stage: Stage, pattern: str) -> re.Match[str]:
     until = time.monotonic() + START_S
     while time.monotonic() < until and not stage.ended.is_set():
-        if found := re.search(pattern, stage.said()):
-            return found
+        if match := re.search(pattern, stage.printed()):
+            return match
         time.sleep(LOOK_S)
     raise AssertionError(f"it never said {pattern!r}")
 

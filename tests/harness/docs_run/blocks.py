@@ -41,7 +41,7 @@ class Start:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What the table of cases knows it by."""
+        """Key of the start in the table of cases."""
         return self.page, self.text
 
     def __str__(self) -> str:
@@ -49,15 +49,15 @@ class Start:
 
 
 def pages() -> list[Path]:
-    """The README and the pages, without the record of changes and decisions."""
-    return [page for page in PAGES if not any(page.is_relative_to(one) for one in LEFT_OUT)]
+    """Return the README and the pages, without the record of changes and decisions."""
+    return [page for page in PAGES if not any(page.is_relative_to(folder) for folder in LEFT_OUT)]
 
 
 def all_starts() -> list[Start]:
-    """Of every page, and the files of `examples/`: each program, script and config there is one."""
+    """Return the starts of every page, and one for each program, script and config in `examples/`."""
     files = sorted(path for path in EXAMPLES.rglob("*") if path.suffix in {".sh", ".toml", ".py", ".mjs"})
-    found = [start for page in pages() for start in starts_of(page)]
-    return found + [Start(path.relative_to(ROOT).as_posix(), 1, "the file") for path in files]
+    starts = [start for page in pages() for start in starts_of(page)]
+    return starts + [Start(path.relative_to(ROOT).as_posix(), 1, "the file") for path in files]
 
 
 def starts_of(page: Path) -> Iterator[Start]:
@@ -76,16 +76,16 @@ def starts_of(page: Path) -> Iterator[Start]:
 
 
 def files_of(page: Path) -> dict[str, str]:
-    """The files that the page shows whole, by the name in their first line."""
-    found = {}
+    """Return the files that the page shows whole, by the name in their first line."""
+    shown = {}
     for fence in _FENCE.finditer(page.read_text(encoding="utf-8")):
         if named := _NAMED.fullmatch(fence[2].splitlines()[0] if fence[2] else ""):
-            found[named[1]] = fence[2]
-    return found
+            shown[named[1]] = fence[2]
+    return shown
 
 
 def _commands(page: str, first: int, block: str) -> Iterator[Start]:
-    """Those of a block or a transcript. What goes on behind a backslash or in an open quote is one line."""
+    """Yield the starts in a block or a transcript; lines joined by a backslash or an open quote are one command."""
     lines, at = block.splitlines(), 0
     while at < len(lines):
         begin, text = at, lines[at]
@@ -104,7 +104,7 @@ def _commands(page: str, first: int, block: str) -> Iterator[Start]:
 
 
 def _bare(text: str) -> str:
-    """The command, without the prompt before it and what is said behind it."""
+    """Return the command without the prompt before it and the remark behind it."""
     text = text.removeprefix("$").strip().removeprefix(".venv/bin/")
     return re.split(r"\s{2,}(?:#|\()|\s+# ", text)[0].strip()
 

@@ -13,7 +13,7 @@ Key = tuple[str, str]
 
 
 class Parts(enum.StrEnum):
-    """What runs."""
+    """Parts of the product that a case runs with."""
 
     REAL = "real"
     """SGLang, Megatron and Ray, as the page means it."""
@@ -25,8 +25,8 @@ class Parts(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """command: in the place of the page's, for a file that it shows. changes: texts of the command in the place of
-    others; more: flags behind it. They shrink it and give it folders.
+    """A start of a page and its outcome. command: replaces the page's, for a file that it shows. changes: texts of the
+    command, with their replacements; more: flags behind it. They shrink it and give it folders.
 
     says: patterns that its output has, beside the notes and errors that the page shows (not with `shown` off). steps:
     that it says it made. killed, stopped: a pattern of the output upon which it is killed, or interrupted as by Ctrl-C.
@@ -51,7 +51,7 @@ class Case:
 
     @property
     def key(self) -> Key:
-        """What the table knows it by."""
+        """Key of the start in the table of cases."""
         return self.page, self.text
 
 

@@ -1,7 +1,7 @@
-"""`CASES`: how each start of the pages is started, in the order in which they are.
+"""`CASES`: how each start of the pages is started, in the order in which they run.
 
-The first makes the run `demo`, which pages look at, branch off from, and train again. A page whose commands go on with
-each other's runs has them in its order.
+The first makes the run `demo`, which pages read, branch off from, and train again. If the commands of a page use each
+other's runs, they keep the order of the page.
 """
 
 from __future__ import annotations

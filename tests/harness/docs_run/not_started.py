@@ -5,9 +5,7 @@ from __future__ import annotations
 from tests.harness.docs_run.case import NotStarted
 
 THE_FILE = "the file"
-OTHERS = (
-    "needs a package of somebody else that is no part of this project's tests: `make agent-kills` installs and runs it"
-)
+OTHERS = "needs a third-party package that this project's tests do not install: `make agent-kills` installs and runs it"
 HARBOR = "needs Harbor and Docker for its tasks"
 CHECKED = (
     "needs a daemon, a cluster or root: `make deploy-check` starts the same services as processes and drives a run"

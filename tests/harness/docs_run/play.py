@@ -1,4 +1,4 @@
-"""`play`: one case, from its command to its end, and what was otherwise than the page says."""
+"""`play`: one case, from its command to its end, and its differences from the page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"\d[\d,.]*")
 
 
 class Played(NamedTuple):
-    """command: as it was typed here. wrong: what was not as the page says; empty where all was."""
+    """A case that ran. command: as it was typed here. wrong: the differences from the page; empty if there are none."""
 
     command: str
     seconds: float
@@ -31,7 +31,7 @@ class Played(NamedTuple):
 
 
 def command_of(case: Case, start: Start) -> str:
-    """The page's command with what shrinks it. A program is run from the file that the page's reader saves it in."""
+    """Return the page's command with the changes that shrink it. A program runs from the file that holds it."""
     text = case.command or ("python program.py" if start.body else start.text)
     if text.startswith("slime-events") and " ..." in text:
         filled = "" if "--prompt-data exported" in text else " --config settings.toml"
@@ -53,13 +53,13 @@ def play(case: Case, start: Start, stage: Stage) -> Played:
     wrong: list[str] = []
     with _running(command, stage, case) as process, _beside(case, stage, wrong):
         code = _wait(process, case, stage)
-    said = stage.said()
+    output = stage.printed()
     if code is None:
         wrong.append(f"no end within {DEADLINE_S:.0f} s")
     else:
-        wrong += _differences(case, start, code, said, stage.home)
+        wrong += _differences(case, start, code, output, stage.home)
     if wrong:
-        wrong.append(f"the end of what it said:\n{said[-3000:]}")
+        wrong.append(f"the end of what it said:\n{output[-3000:]}")
     return Played(command, time.monotonic() - begun, wrong)
 
 
@@ -72,8 +72,8 @@ def _changed(text: str, case: Case) -> str:
 
 
 def _filled(command: str, stage: Stage) -> str:
-    """With free ports: {port:NAME}."""
-    return re.sub(r"\{port:(\w+)\}", lambda found: str(stage.port(found[1])), command)
+    """Return the command with a free port for each {port:NAME}."""
+    return re.sub(r"\{port:(\w+)\}", lambda match: str(stage.port(match[1])), command)
 
 
 @contextlib.contextmanager
@@ -124,44 +124,44 @@ def _beside(case: Case, stage: Stage, wrong: list[str]) -> Iterator[None]:
 
 
 def _wait(process: subprocess.Popen[bytes], case: Case, stage: Stage) -> int | None:
-    """The exit code; None at the deadline."""
+    """Return the exit code; None at the deadline."""
     until, done = time.monotonic() + DEADLINE_S, False
     while time.monotonic() < until:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(LOOK_S)
         if done:
             continue
-        if case.killed and re.search(case.killed, stage.said()):
+        if case.killed and re.search(case.killed, stage.printed()):
             process.kill()
             done = True
-        elif case.stopped and re.search(case.stopped, stage.said()):
+        elif case.stopped and re.search(case.stopped, stage.printed()):
             process.send_signal(signal.SIGINT)
             done = True
     return None
 
 
-def _differences(case: Case, start: Start, code: int, said: str, home: Path) -> Iterator[str]:
+def _differences(case: Case, start: Start, code: int, output: str, home: Path) -> Iterator[str]:
     shown = notes_and_errors(start) if case.shown else []
     errors = any(line.startswith("error: ") for line in shown)
     expected = -signal.SIGKILL if case.killed else case.code if case.code is not None else 2 if errors else 0
     if code != expected:
         yield f"exit code {code} instead of {expected}"
-    if "Traceback" in said:
+    if "Traceback" in output:
         yield "a traceback"
-    plain = _NUMBER.sub("#", said.replace(f"{home}/", "/home/me/"))
+    plain = _NUMBER.sub("#", output.replace(f"{home}/", "/home/me/"))
     for line in shown:
         if not re.search(_as_shown(line), plain):
             yield f"the page shows, and it did not say: {line}"
-    for pattern in (*case.says, *([_made(case.steps)] if case.steps is not None else [])):
-        if not re.search(pattern, said):
+    for pattern in (*case.says, *([_steps_done(case.steps)] if case.steps is not None else [])):
+        if not re.search(pattern, output):
             yield f"it did not say {pattern!r}"
 
 
 def _as_shown(line: str) -> str:
-    """A pattern: any number for a number, anything for `...`."""
+    """Return a pattern that takes any number for a number, and anything for `...`."""
     parts = (re.escape(_NUMBER.sub("#", part)) for part in line.split("..."))
     return ".*".join(parts)
 
 
-def _made(steps: int) -> str:
+def _steps_done(steps: int) -> str:
     return rf"\bstep {steps}/{steps}\b|\b{steps} steps\b|has weight version {steps} after"

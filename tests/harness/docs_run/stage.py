@@ -63,7 +63,7 @@ class Stage:
         self._data()
 
     def environment(self, parts: str) -> dict[str, str]:
-        """Of a command."""
+        """Return the environment of a command."""
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         return os.environ | {
             "PATH": f"{self.home / 'bin'}{os.pathsep}{os.environ['PATH']}",
@@ -91,18 +91,18 @@ class Stage:
                 (self.home / name).write_text(text)
 
     def port(self, name: str) -> int:
-        """A free one, the same for a name."""
+        """Return a free port, the same each time for a name."""
         if name not in self.ports:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 self.ports[name] = free.getsockname()[1]
         return self.ports[name]
 
-    def said(self) -> str:
-        """What the command has said so far."""
+    def printed(self) -> str:
+        """Return the output of the command so far."""
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
     def write(self, name: str, *rows: object) -> Path:
-        """A file of JSON lines."""
+        """Write a file of JSON lines."""
         path = self.home / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -129,11 +129,11 @@ class Stage:
         write_data(self.home / "data", train=ROWS * 4, held_out=8)
         rows = [json.loads(line) for line in (self.home / "data" / "train.jsonl").read_text().splitlines()][:ROWS]
         texts = [(row["messages"][-1]["content"], row["label"]) for row in rows]
-        self.write("questions.jsonl", *({"question": asked, "answer": label} for asked, label in texts))
+        self.write("questions.jsonl", *({"question": question, "answer": label} for question, label in texts))
         self.write("eval.jsonl", *rows[:4])
         self.write("chats.jsonl", *(
-            {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": label}]}
-            for asked, label in texts
+            {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": label}]}
+            for question, label in texts
         ))  # fmt: skip
         for name in ("settings.toml", "run.toml"):
             (self.home / name).write_text(SETTINGS)

@@ -24,7 +24,7 @@ NO_GPU = 2
 
 
 def refusal() -> str | None:
-    """Why nothing can be looked at; None where torch sees a GPU."""
+    """Return why nothing can be looked at; None if torch sees a GPU."""
     if torch.cuda.is_available():
         return None
     problem = this_machine().problem()
@@ -32,7 +32,7 @@ def refusal() -> str | None:
 
 
 def machine() -> Row:
-    """What it was seen on."""
+    """Return a row about the machine."""
     figures: dict[str, float | int | str] = {"torch": torch.__version__, "python": sys.version.split()[0]}
     if not torch.cuda.is_available():
         return Row("machine", "CPU: these rows say nothing of a GPU", figures)
@@ -43,43 +43,43 @@ def machine() -> Row:
 
 
 def main() -> int:
-    """Run the looks and print the table; 2 where there is no GPU, 1 where a look failed."""
+    """Run the looks and print the table; return 2 without a GPU, 1 if a look failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness.gpu", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--only", nargs="+", choices=LOOKS, default=list(LOOKS), metavar="NAME", help=", ".join(LOOKS))
     parser.add_argument("--out", type=Path, help="folder for gpu.md, gpu.json and what each look printed")
-    given = parser.parse_args()
-    if given.device == "cuda" and (reason := refusal()):
+    options = parser.parse_args()
+    if options.device == "cuda" and (reason := refusal()):
         print(f"error: {reason}", file=sys.stderr)
         return NO_GPU
-    if given.device == "cpu":
+    if options.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    if given.out is not None:
-        given.out.mkdir(parents=True, exist_ok=True)
-    report = Report(given.out)
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+    report = Report(options.out)
     report.add(machine())
     with tempfile.TemporaryDirectory(prefix="slime-gpu-") as folder:
-        scene, lock = Scene(given.device, Path(folder)), threading.Lock()
+        scene, lock = Scene(options.device, Path(folder)), threading.Lock()
 
         def say(row: Row) -> None:
             with lock:
                 report.add(row)
 
         scene.model("middle")
-        together = [name for name in given.only if not LOOKS[name].alone]
+        together = [name for name in options.only if not LOOKS[name].alone]
         if scene.on_gpu:
             running = [start(name, scene, say) for name in together]
-            if any(LOOKS[name].alone for name in given.only):
+            if any(LOOKS[name].alone for name in options.only):
                 scene.model("large")
             for thread in running:
                 thread.join()
             together = []
-        for name in given.only:
+        for name in options.only:
             if name in together or LOOKS[name].alone:
                 start(name, scene, say).join()
-        if given.out is not None:
+        if options.out is not None:
             for log in Path(folder).glob("*.log"):
-                (given.out / log.name).write_bytes(log.read_bytes())
+                (options.out / log.name).write_bytes(log.read_bytes())
     return int(any(row.name.startswith("look ") and row.seen != "done" for row in report.rows))
 
 

@@ -29,9 +29,9 @@ class Figures:
 
 
 def reference(folder: str, batch: TrainBatch) -> Figures:
-    """By transformers and autograd in float64, one sample at a time; the loss of GRPO with its entropy term."""
+    """Compute with transformers and autograd in float64, sample by sample; the loss is that of GRPO with entropy."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
-    found, loss = [], 0.0
+    parts, loss = [], 0.0
     for sample in batch.samples:
         every = every_log_prob(model, sample, batch.temperature)
         log_probs, entropy = chosen(every, sample), -(every.exp() * every).sum(-1)
@@ -39,13 +39,13 @@ def reference(folder: str, batch: TrainBatch) -> Figures:
         part = -gain.mean() / len(batch.samples)
         torch.autograd.backward(part)
         loss += part.item()
-        found.append(log_probs.detach())
+        parts.append(log_probs.detach())
     norms = [parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]
-    return Figures(torch.cat(found), loss, torch.stack(norms).norm().item())
+    return Figures(torch.cat(parts), loss, torch.stack(norms).norm().item())
 
 
 def of_rank(rank: TrainerRank, batch: TrainBatch) -> Figures:
-    """By our rank: log-probs without a gradient, then a step."""
+    """Compute with our rank: log-probs without a gradient, then a step."""
     every = rank.trainee.scores_of(rank.trainee.model, batch.samples, range(len(batch.samples)), batch.temperature)
     log_probs = torch.cat([every[index].cpu().double() for index in range(len(batch.samples))])
     metrics = rank.train(batch).metrics
@@ -53,7 +53,7 @@ def of_rank(rank: TrainerRank, batch: TrainBatch) -> Figures:
 
 
 def distances(seen: Figures, true: Figures) -> dict[str, float | int | str]:
-    """How far the first are from the second: absolute of log-probs in nats, relative of loss and norm."""
+    """Return the absolute differences of log-probs in nats, and the relative ones of loss and norm."""
     apart = (seen.log_probs - true.log_probs).abs()
     return {
         "log-probs, largest difference, nats": apart.max().item(),
@@ -69,17 +69,17 @@ def relative(seen: float, true: float) -> float:
 
 
 def weights_of(rank: TrainerRank) -> dict[str, Tensor]:
-    """By Hugging Face name, float32 on the CPU."""
+    """Return the weights by Hugging Face name, float32 on the CPU."""
     return {name: tensor.detach().float().cpu().clone() for name, tensor in rank.export_weights()}
 
 
 def furthest(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
-    """The largest absolute difference of any weight."""
+    """Return the largest absolute difference of any weight."""
     return max((first[name] - second[name]).abs().max().item() for name in first)
 
 
 def look(scene: Scene) -> None:
-    """float32 and bfloat16, two steps more each, against float64."""
+    """Compare float32 and bfloat16 with float64, and make two more steps in each."""
     model, vocabulary = scene.model("middle"), MIDDLE["vocab_size"]
     batches = [make_batch(lengths_to(2048, 512, step), vocabulary, step) for step in range(3)]
     true = reference(str(model), batches[0])

@@ -30,26 +30,26 @@ Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def ours(lengths: Sequence[int], device: torch.device) -> Attention:
-    """As a layer calls it."""
+    """Return `PackedAttention` as a layer calls it."""
     config: Any = SimpleNamespace()
     layer, packed = PackedAttention(config), PackedSequences.of(lengths, None, device)
     return lambda q, k, v: layer(q, k, v, None, packed_seq_params=packed)
 
 
 def grids(lengths: Sequence[int], device: torch.device) -> Attention:
-    """Right-padded grids, whatever is chosen."""
+    """Return attention over right-padded grids, whatever `PackedAttention` chooses."""
     packed = PackedSequences.of(lengths, None, device)
     return lambda q, k, v: in_grids(q, k, v, packed, None)
 
 
 def varlen(lengths: Sequence[int], device: torch.device) -> Attention:
-    """torch's over packed tokens, likewise."""
+    """Return torch's attention over packed tokens, whatever `PackedAttention` chooses."""
     packed = PackedSequences.of(lengths, None, device)
     return lambda q, k, v: in_varlen(q, k, v, packed, None)
 
 
 def repeated(lengths: Sequence[int], device: torch.device) -> Attention:
-    """Grids with a copy of the keys for each query head: kernels that know no groups can take it."""
+    """Return attention over grids with a copy of the keys for each query head, for kernels without groups."""
     attend, times = grids(lengths, device), HEADS // GROUPS
     return lambda q, k, v: attend(q, k.repeat_interleave(times, 1), v.repeat_interleave(times, 1))
 
@@ -58,27 +58,27 @@ WAYS = {"ours": ours, "grids": grids, "grids, keys repeated": repeated, "varlen"
 
 
 def inputs(tokens: int, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
-    """Query, key and value of random numbers."""
+    """Return query, key and value of random numbers."""
     torch.manual_seed(tokens)
     heads = (HEADS, GROUPS, GROUPS)
     return [torch.randn(tokens, h, SIZE, device=device, dtype=dtype, requires_grad=True) for h in heads]
 
 
-def outcome(attend: Attention, given: Sequence[Tensor]) -> list[Tensor]:
-    """Its output and gradients, float64."""
-    leaves = [t.detach().clone().requires_grad_() for t in given]
+def outcome(attend: Attention, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return its output and gradients, float64."""
+    leaves = [t.detach().clone().requires_grad_() for t in tensors]
     out = attend(*leaves)
     torch.autograd.backward(out, torch.linspace(-1, 1, out.numel(), device=out.device).view_as(out).to(out.dtype))
     return [t.detach().double() for t in (out, *(leaf.grad for leaf in leaves if leaf.grad is not None))]
 
 
 def apart(seen: Sequence[Tensor], true: Sequence[Tensor]) -> list[float]:
-    """Of output and each gradient: norm of the difference over the norm."""
+    """Return the norm of the difference over the norm, for the output and each gradient."""
     return [((s - t).norm() / t.norm()).item() for s, t in zip(seen, true, strict=True)]
 
 
-def milliseconds(attend: Attention, given: Sequence[Tensor], repeat: int = 10) -> tuple[float, float, float]:
-    """(forward, forward and backward, peak GiB), medians after two warm-ups."""
+def milliseconds(attend: Attention, tensors: Sequence[Tensor], repeat: int = 10) -> tuple[float, float, float]:
+    """Return (forward, forward and backward, peak GiB), medians after two warm-ups."""
     times: dict[bool, list[float]] = {False: [], True: []}
     forget_peak()
     for number in range(repeat + 2):
@@ -86,7 +86,7 @@ def milliseconds(attend: Attention, given: Sequence[Tensor], repeat: int = 10) -
             synchronize()
             start = time.perf_counter()
             with torch.set_grad_enabled(backward):
-                out = attend(*given)
+                out = attend(*tensors)
             if backward:
                 torch.autograd.backward(out, out.detach())
             synchronize()
@@ -97,16 +97,16 @@ def milliseconds(attend: Attention, given: Sequence[Tensor], repeat: int = 10) -
 
 
 def look_values(scene: Scene) -> None:
-    """Each in bfloat16 against the math path in float64, on one size."""
+    """Compare each in bfloat16 with the math path in float64, at one size."""
     device = torch.device(scene.device)
     lengths = lengths_to(1024, 256)
-    given = inputs(1024, device, torch.bfloat16)
-    exact = [t.detach().double() for t in given]
+    tensors = inputs(1024, device, torch.bfloat16)
+    exact = [t.detach().double() for t in tensors]
     with sdpa_kernel(SDPBackend.MATH):
         true = outcome(grids(lengths, device), exact)
     for name, make in (("PackedAttention", ours), ("grids", grids), ("varlen_attn", varlen)):
         try:
-            far = apart(outcome(make(lengths, device), given), true)
+            far = apart(outcome(make(lengths, device), tensors), true)
         except Exception as error:
             Row.failed(f"{name}, values", error).say()
             continue
@@ -115,15 +115,15 @@ def look_values(scene: Scene) -> None:
 
 
 def look_time(scene: Scene) -> None:
-    """Each at the sizes of `CASES`, forward and backward."""
+    """Time each at the sizes of `CASES`, forward and backward."""
     device = torch.device(scene.device)
     for tokens, longest, dtype in CASES if scene.on_gpu else ((256, 64, torch.float32),):
         lengths = lengths_to(tokens, longest)
-        given = inputs(tokens, device, dtype)
+        tensors = inputs(tokens, device, dtype)
         figures: dict[str, float | int | str] = {}
         for name, make in WAYS.items():
             try:
-                forward, both, most = milliseconds(make(lengths, device), given, 10 if scene.on_gpu else 2)
+                forward, both, most = milliseconds(make(lengths, device), tensors, 10 if scene.on_gpu else 2)
             except Exception as error:
                 figures[name] = Row.failed(name, error).seen
                 continue

@@ -19,17 +19,17 @@ WAYS = {"a model on the GPU": False, "weights on the host": True}
 
 
 def look(scene: Scene) -> None:
-    """Memory of the rank, seconds of a pass and its log-probs: these are to be the same to the bit."""
+    """Measure memory of the rank and seconds of a pass; its log-probs have to be the same to the bit."""
     tokens, longest = (8192, 2048) if scene.on_gpu else (128, 32)
     vocabulary = (LARGE if scene.on_gpu else MIDDLE)["vocab_size"]
     batch, outcomes = make_batch(lengths_to(tokens, longest), vocabulary), list[Tensor]()
-    given = {"bf16": scene.on_gpu, "optimizer_digest": "off", "max_tokens_per_gpu": tokens}
+    settings = {"bf16": scene.on_gpu, "optimizer_digest": "off", "max_tokens_per_gpu": tokens}
     for name, on_host in WAYS.items():
         gc.collect()
         before = allocated()
         with (
             patch.object(rank_module, "waits_on_host", lambda chosen=on_host: chosen),
-            one_rank(scene.model("large"), {"use_kl_loss": True}, log_probs_chunk_size=1024, **given) as rank,
+            one_rank(scene.model("large"), {"use_kl_loss": True}, log_probs_chunk_size=1024, **settings) as rank,
         ):
             trainee, seconds, moved = rank.trainee, [], []
             figures: dict[str, float | int | str] = {"rank, GiB": allocated() - before}

@@ -55,7 +55,7 @@ LOOKS: dict[str, Look] = {
 
 
 def start(name: str, scene: Scene, say: Callable[[Row], None]) -> threading.Thread:
-    """Begin a look; its rows are given to `say`, from the thread, as they come."""
+    """Begin a look; pass its rows to `say`, from the thread, as they come."""
     thread = threading.Thread(target=_follow, args=(name, scene, say), name=name)
     thread.start()
     return thread
@@ -100,10 +100,10 @@ def main() -> int:
     parser.add_argument("name", choices=LOOKS)
     parser.add_argument("--device", choices=("cuda", "cpu"), required=True)
     parser.add_argument("--folder", type=Path, required=True)
-    given = parser.parse_args()
-    module, function = LOOKS[given.name].place.split(":")
+    options = parser.parse_args()
+    module, function = LOOKS[options.name].place.split(":")
     try:
-        getattr(import_module(f"tests.harness.gpu.{module}"), function)(Scene(given.device, given.folder))
+        getattr(import_module(f"tests.harness.gpu.{module}"), function)(Scene(options.device, options.folder))
     except Exception:
         traceback.print_exc()
         return 1

@@ -1,4 +1,4 @@
-"""Memory on the GPU when a rank begins anew, as it does in recovery."""
+"""Memory on the GPU when a rank restarts, as it does in recovery."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMES = 3
 
 
 def look(scene: Scene) -> None:
-    """Steps, then `reset`, several times."""
+    """Make steps, then `reset`, several times."""
     model = scene.model("large")
     vocabulary = (LARGE if scene.on_gpu else MIDDLE)["vocab_size"]
     batch = make_batch(lengths_to(2048, 512), vocabulary)
@@ -59,7 +59,7 @@ def look(scene: Scene) -> None:
 
 
 def _out_of_memory(rank: TrainerRank, batch: TrainBatch) -> None:
-    """A step with too little memory, and one with enough after it."""
+    """Make a step with too little memory, then one with enough."""
     forget_peak()
     whole = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + GIB / 4) / whole)

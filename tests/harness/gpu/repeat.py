@@ -1,4 +1,4 @@
-"""Whether a GPU gives the same bits twice: steps in two processes, a checkpoint that is gone on from, weight files."""
+"""Whether a GPU gives the same bits twice: steps in two processes, a resumed checkpoint, weight files."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def batches() -> list[TrainBatch]:
-    """Of each step."""
+    """Return the batch of each step."""
     return [make_batch(lengths_to(4096, 1024, step), MIDDLE["vocab_size"], step) for step in range(STEPS)]
 
 
 async def digests(ranks: LocalRanks, some: list[TrainBatch]) -> list[str]:
-    """After each step, of weights and optimizer."""
-    found = []
+    """Make the steps; return the digest of weights and optimizer after each."""
+    after_steps = []
     for batch in some:
         result = await ranks.train(batch)
         weights = digest_of(await ranks.export_weights())
-        found.append(hashlib.sha256((weights + result.optimizer_digest).encode()).hexdigest())
-    return found
+        after_steps.append(hashlib.sha256((weights + result.optimizer_digest).encode()).hexdigest())
+    return after_steps
 
 
 async def in_a_process(model: Path, **settings: Any) -> list[str]:
-    """The digests of all steps, in a new process."""
+    """Return the digests of all steps, from a new process."""
     async with local_ranks(whole_settings(model, **settings)) as ranks:
         return await digests(ranks, batches())
 
 
 def alike(first: list[str], second: list[str]) -> int:
-    """Steps until the first that differs."""
-    same = [one == other for one, other in zip(first, second, strict=True)]
+    """Return the number of steps before the first that differs."""
+    same = [mine == other for mine, other in zip(first, second, strict=True)]
     return same.index(False) if False in same else len(same)
 
 
 async def twice(scene: Scene, name: str) -> None:
-    """One way of training, in two processes."""
+    """Train in one way, in two processes."""
     model, settings = scene.model("middle"), WAYS[name]
     try:
         first, second = [await in_a_process(model, **settings) for _ in range(2)]
@@ -64,7 +64,7 @@ async def twice(scene: Scene, name: str) -> None:
 
 
 def look_twice(scene: Scene) -> None:
-    """Every way, side by side on a GPU."""
+    """Train in every way, side by side on a GPU."""
 
     async def all_ways() -> None:
         if scene.on_gpu:
@@ -77,7 +77,7 @@ def look_twice(scene: Scene) -> None:
 
 
 def look_twice_large(scene: Scene) -> None:
-    """A model of 0.5B on 8192 tokens a step, where kernels have more ways to split a sum."""
+    """Train a model of 0.5B on 8192 tokens a step, where kernels have more ways to split a sum."""
     asyncio.run(_twice_large(scene))
 
 
@@ -86,17 +86,17 @@ async def _twice_large(scene: Scene) -> None:
     vocabulary = (LARGE if scene.on_gpu else MIDDLE)["vocab_size"]
     some = [make_batch(lengths_to(tokens, tokens // 4, step), vocabulary, step) for step in range(STEPS)]
 
-    async def one() -> list[str]:
+    async def digests_of_run() -> list[str]:
         async with local_ranks(whole_settings(model, bf16=scene.on_gpu)) as ranks:
             return await digests(ranks, some)
 
-    same = alike(*await asyncio.gather(one(), one()))
+    same = alike(*await asyncio.gather(digests_of_run(), digests_of_run()))
     seen = "the same bits" if same == STEPS else f"other bits from step {same} on"
     Row(f"twice, 0.5B, {tokens} tokens a step", seen, {"steps": STEPS, "steps alike": same}).say()
 
 
 def look_resumed(scene: Scene) -> None:
-    """Save after two steps, go on; another process loads and goes on; weight files of the end."""
+    """Save after two steps and continue; load and continue in another process; compare the last weight files."""
     for name in ("bfloat16, --deterministic-mode", "bfloat16") if scene.on_gpu else ("float32",):
         try:
             asyncio.run(resumed(scene, name))
@@ -105,7 +105,7 @@ def look_resumed(scene: Scene) -> None:
 
 
 async def resumed(scene: Scene, name: str) -> None:
-    """With one way of training."""
+    """Resume in one way of training."""
     model, settings, some = scene.model("middle"), WAYS[name], batches()
     folder = scene.folder / f"checkpoint-{settings.get('deterministic_mode', False)}"
     async with local_ranks(whole_settings(model, **settings)) as ranks:
@@ -134,12 +134,12 @@ async def resumed(scene: Scene, name: str) -> None:
 
 
 async def state(ranks: LocalRanks) -> tuple[str, str]:
-    """Digests of weights and optimizer as they are."""
+    """Return the digests of weights and optimizer as they are."""
     return digest_of(await ranks.export_weights()), await ranks.optimizer_digest()
 
 
 async def weight_files(scene: Scene, ranks: LocalRanks, name: str) -> None:
-    """Written as a run writes them, read, loaded into the rank: the same weights?"""
+    """Write the weights as a run does, read them and load them into the rank: no bit may move."""
     tensors = await ranks.export_weights()
     store = WeightStore(str(scene.folder / f"weights-{hashlib.sha256(name.encode()).hexdigest()[:8]}"))
     manifest = store.write(1, tensors, None)

@@ -22,7 +22,7 @@ class Row:
 
     @classmethod
     def failed(cls, name: str, error: Exception) -> Row:
-        """Of something that raised."""
+        """Return the row of a look that raised."""
         return cls(name, f"{type(error).__name__}: {str(error)[:LONGEST]}")
 
     def say(self) -> None:
@@ -31,17 +31,17 @@ class Row:
 
     @classmethod
     def read(cls, line: str) -> Row | None:
-        """The row of a line that `say` printed; None for any other line."""
+        """Return the row of a line that `say` printed; None for any other line."""
         return cls(**json.loads(line.removeprefix(MARK))) if line.startswith(MARK) else None
 
 
 def shown(value: float | int | str) -> str:
-    """A figure in four digits."""
+    """Return a figure in four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def markdown(row: Row) -> str:
-    """A line of the table for docs/gpu.md."""
+    """Return a line of the table for docs/gpu.md."""
     figures = "; ".join(f"{name} {shown(value)}" for name, value in row.figures.items())
     cells = (cell.replace("|", "\\|").replace("\n", " ") for cell in (row.name, row.seen, figures))
     return f"| {' | '.join(cells)} |"
@@ -59,6 +59,6 @@ class Report:
         self.rows.append(row)
         print(markdown(row), flush=True)
         if self._folder is not None:
-            (self._folder / "gpu.json").write_text(json.dumps([asdict(one) for one in self.rows], indent=1) + "\n")
+            (self._folder / "gpu.json").write_text(json.dumps([asdict(row) for row in self.rows], indent=1) + "\n")
             lines = ["| what | seen | figures |", "|---|---|---|", *map(markdown, self.rows)]
             (self._folder / "gpu.md").write_text("\n".join(lines) + "\n")

@@ -72,21 +72,21 @@ class Scene:
         return folder
 
 
-def settings_of(model: Path, **given: Any) -> TrainerSettings:
-    """One rank's settings, packing by tokens."""
+def settings_of(model: Path, **more: Any) -> TrainerSettings:
+    """Return one rank's settings, packing by tokens."""
     chosen = {"hf_checkpoint": str(model), "lr": 1e-4, "use_dynamic_batch_size": True, "max_tokens_per_gpu": 16_384}
-    return TrainerSettings(**{**chosen, "distributed_timeout_minutes": 2, **given})
+    return TrainerSettings(**{**chosen, "distributed_timeout_minutes": 2, **more})
 
 
-def whole_settings(model: Path, algorithm: dict[str, Any] | None = None, **given: Any) -> TrainSettings:
-    """Those of a run with that trainer."""
-    return made.settings(trainer=settings_of(model, **given), algorithm=algorithm or {})
+def whole_settings(model: Path, algorithm: dict[str, Any] | None = None, **more: Any) -> TrainSettings:
+    """Return the settings of a run with that trainer."""
+    return made.settings(trainer=settings_of(model, **more), algorithm=algorithm or {})
 
 
 @contextmanager
-def one_rank(model: Path, algorithm: dict[str, Any] | None = None, **given: Any) -> Iterator[TrainerRank]:
-    """A rank in this process, on the device that torch sees."""
-    settings = whole_settings(model, algorithm, **given)
+def one_rank(model: Path, algorithm: dict[str, Any] | None = None, **more: Any) -> Iterator[TrainerRank]:
+    """Yield a rank in this process, on the device that torch sees."""
+    settings = whole_settings(model, algorithm, **more)
     rank = TrainerRank(settings.trainer, settings.algorithm, 0, 1, rendezvous_address())
     try:
         yield rank
@@ -95,7 +95,7 @@ def one_rank(model: Path, algorithm: dict[str, Any] | None = None, **given: Any)
 
 
 def make_batch(lengths: Sequence[int], vocabulary: int, step: int = 0) -> TrainBatch:
-    """Samples of so many tokens, a quarter of each its prompt; advantages of either sign. A group has four."""
+    """Return samples of these lengths, a quarter of each its prompt; advantages of either sign. A group has four."""
     random = np.random.default_rng([7, step])
     samples = []
     for index, length in enumerate(lengths):
@@ -119,7 +119,7 @@ def make_batch(lengths: Sequence[int], vocabulary: int, step: int = 0) -> TrainB
 
 
 def lengths_to(total: int, longest: int, seed: int = 0) -> list[int]:
-    """Lengths from an eighth of the longest (8 or more) up to it, whose sum is `total` tokens."""
+    """Return lengths from an eighth of the longest (8 or more) up to it, whose sum is `total` tokens."""
     random, shortest = np.random.default_rng(seed), longest // 8
     lengths: list[int] = []
     while (left := total - sum(lengths)) > longest:
@@ -128,12 +128,12 @@ def lengths_to(total: int, longest: int, seed: int = 0) -> list[int]:
 
 
 def allocated() -> float:
-    """GiB that tensors take on the GPU; 0 where there is none."""
+    """Return the GiB that tensors take on the GPU; 0 without a GPU."""
     return torch.cuda.memory_allocated() / GIB if torch.cuda.is_available() else 0.0
 
 
 def peak() -> float:
-    """Most GiB that tensors took since `forget_peak`; 0 where there is no GPU."""
+    """Return the most GiB that tensors took since `forget_peak`; 0 without a GPU."""
     return torch.cuda.max_memory_allocated() / GIB if torch.cuda.is_available() else 0.0
 
 
@@ -149,6 +149,6 @@ def forget_peak() -> None:
 
 
 def synchronize() -> None:
-    """Wait for the GPU, where there is one."""
+    """Wait for the GPU, if there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

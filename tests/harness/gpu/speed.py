@@ -1,4 +1,4 @@
-"""Seconds, tokens a second and memory of a step of a 0.5B model; where the time goes; what could be otherwise."""
+"""Seconds, tokens a second and memory of a step of a 0.5B model; where the time goes; the alternatives."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Figures = dict[str, float | int | str]
 
 
 def batch_of(scene: Scene, tokens: int, longest: int = 2048) -> TrainBatch:
-    """One packed micro batch of so many tokens; few on the CPU."""
+    """Return one packed micro batch of `tokens` tokens; few on the CPU."""
     tokens, longest = (tokens, longest) if scene.on_gpu else (tokens // 64, max(32, longest // 64))
     vocabulary = (LARGE if scene.on_gpu else MIDDLE)["vocab_size"]
     return make_batch(lengths_to(tokens, longest, tokens), vocabulary)
@@ -46,19 +46,20 @@ def batch_of(scene: Scene, tokens: int, longest: int = 2048) -> TrainBatch:
 
 @contextmanager
 def large_rank(scene: Scene, title: str, tokens: int, **more: Any) -> Iterator[TrainerRank]:
-    """A rank of the large model with micro batches of so many tokens, and no digest of the optimizer in a step. Where
-    memory does not suffice, a row of that title says so.
+    """Yield a rank of the large model with micro batches of `tokens` tokens and no digest of the optimizer in a step.
+
+    If memory does not suffice, a row of that title says so.
     """
-    given = {"bf16": scene.on_gpu, "optimizer_digest": "off", "max_tokens_per_gpu": tokens, **more}
+    settings = {"bf16": scene.on_gpu, "optimizer_digest": "off", "max_tokens_per_gpu": tokens, **more}
     try:
-        with one_rank(scene.model("large"), **given) as rank:
+        with one_rank(scene.model("large"), **settings) as rank:
             yield rank
     except torch.OutOfMemoryError as error:
         Row(title, f"out of memory: {str(error)[:160]}", {"peak, GiB": peak()}).say()
 
 
 def timed_steps(rank: TrainerRank, batch: TrainBatch, steps: int = 4) -> tuple[float, dict[str, float]]:
-    """(median seconds of a step after a first, metrics of the last)."""
+    """Return (median seconds of a step after a first, metrics of the last)."""
     seconds, metrics = [], {}
     for number in range(steps):
         synchronize()
@@ -96,7 +97,7 @@ def _step(scene: Scene, name: str, tokens: int, *, longest: int = 2048, **more: 
 
 
 def look_digest(scene: Scene) -> None:
-    """What `--optimizer-digest every` adds to a step, and the export of weights."""
+    """Time what `--optimizer-digest every` adds to a step, and the export of weights."""
     batch = batch_of(scene, 8192)
     with one_rank(scene.model("large"), bf16=scene.on_gpu, optimizer_digest="every") as rank:
         seconds, metrics = timed_steps(rank, batch, 3)
@@ -245,13 +246,13 @@ WAITS = (
 
 @contextmanager
 def rope_lengths_on(device: str) -> Iterator[None]:
-    """Megatron's RoPE reads the ends of sequences from there."""
+    """Let Megatron's RoPE read the ends of sequences from that device."""
     of = PackedSequences.of.__func__  # type: ignore[attr-defined]
 
     def placed(cls: Any, *arguments: Any) -> Any:
-        made = of(cls, *arguments)
-        made.cu_seqlens_q = made.cu_seqlens_kv = made.cu_seqlens_q.to(device)
-        return made
+        packed = of(cls, *arguments)
+        packed.cu_seqlens_q = packed.cu_seqlens_kv = packed.cu_seqlens_q.to(device)
+        return packed
 
     with patch.object(PackedSequences, "of", classmethod(placed)):
         yield
@@ -267,6 +268,6 @@ def look_rope(scene: Scene) -> None:
             for place in (scene.device, "cpu", scene.device, "cpu"):
                 with rope_lengths_on(place):
                     seconds, _ = timed_steps(rank, batch)
-                    known = figures.get(f"on {place}, step, s", seconds)
-                    figures[f"on {place}, step, s"] = min(seconds, float(known))
+                    fastest = figures.get(f"on {place}, step, s", seconds)
+                    figures[f"on {place}, step, s"] = min(seconds, float(fastest))
             Row(title, "fastest of two medians", figures).say()

@@ -20,10 +20,10 @@ def test_it_refuses_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr("sys.argv", ["tests.harness.gpu"])
     assert __main__.main() == __main__.NO_GPU
-    said = capsys.readouterr()
-    assert not said.out
-    assert said.err.startswith("error: no GPU to look at")
-    assert "--device cpu" in said.err
+    output = capsys.readouterr()
+    assert not output.out
+    assert output.err.startswith("error: no GPU to look at")
+    assert "--device cpu" in output.err
 
 
 def test_every_look_is_there() -> None:

@@ -26,13 +26,13 @@ WAYS: dict[str, dict[str, Any]] = {"--deterministic-mode": {"deterministic_mode"
 
 
 def kill(ranks: LocalRanks) -> None:
-    """kill -9 of the rank's process."""
+    """Kill the rank's process with signal 9."""
     for process in ranks._processes:
         process._child.kill()
 
 
 async def run(scene: Scene, name: str) -> None:
-    """The trainer dies after its third step, and another goes on."""
+    """Kill the trainer after its third step; another continues."""
     way = {"bf16": True, **WAYS[name]} if scene.on_gpu else {}
     settings = whole_settings(scene.model("middle"), **way)
     folder = scene.folder / f"run-{name.strip('-')}"
@@ -64,7 +64,7 @@ async def run(scene: Scene, name: str) -> None:
         "of them with other digests": sum(event.differing for event in restored),
         "recovery, s": sum(event.seconds for event in restored),
     }
-    wrong = check([(one.position, one.subject, one.data) for one in sim.log.records])
+    wrong = check([(record.position, record.subject, record.data) for record in sim.log.records])
     for event in sim.events(WeightsPublished):
         verify(event.url, event.digest)
     seen = (
@@ -74,7 +74,7 @@ async def run(scene: Scene, name: str) -> None:
 
 
 def look(scene: Scene) -> None:
-    """In deterministic mode and without."""
+    """Run in deterministic mode and without."""
     for name in WAYS if scene.on_gpu else ("default",):
         try:
             asyncio.run(run(scene, name))

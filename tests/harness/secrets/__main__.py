@@ -54,59 +54,59 @@ def _judge(folder: Path, steps: int) -> int:
     left = folder / "left"
     for name in ("ray", "tmp", "runs"):
         (left / name).mkdir(parents=True)
-    found, broken = [], []
+    leaks, broken = [], []
     with servers(folder / "servers") as those:
         os.environ |= those.environment | {"RAY_TMPDIR": str(left / "ray"), "TMPDIR": str(left / "tmp")}
         demo = ("demo", "--steps", str(steps), "--plain", "--run", "s", "--runs-dir", str(left / "runs"))
         code, lines = _run(demo, those.flags, left)
-        found += lines
+        leaks += lines
         broken += [] if code == 0 else [f"the run ended with exit code {code}"]
         password = {"SLIME_EVENTS_NATS_URL_PASSWORD": NATS_PASSWORD}
         for command, *words in COMMANDS:
             code, lines = _run((command, str(left / "runs" / "s"), *words), (), left, **password)
-            found += lines
+            leaks += lines
             broken += [] if code == 0 else [f"{command} ended with exit code {code}"]
         code, lines = _run(("doctor", "--quick"), those.flags[:4], left)
-        found += lines
-        found += found_in_archive("s") + found_in_spans(those.received)
+        leaks += lines
+        leaks += found_in_archive("s") + found_in_spans(those.received)
         broken += [] if those.received and not those.refused else ["no spans came with the token"]
-        found += _refused(those, left)
-    found += found_under(left, those.stored)
+        leaks += _refused(those, left)
+    leaks += found_under(left, those.stored)
     files = sum(path.is_file() for path in left.rglob("*"))
-    for line in (*broken, *found):
+    for line in (*broken, *leaks):
         print(line)
-    print(f"{len(SECRETS)} secrets, {files} files looked through: {len(found)} found, {len(broken)} broken")
-    return int(bool(found or broken))
+    print(f"{len(SECRETS)} secrets, {files} files looked through: {len(leaks)} found, {len(broken)} broken")
+    return int(bool(leaks or broken))
 
 
 def _refused(those: Servers, left: Path) -> list[str]:
-    """What runs print that get the wrong password, and the wrong key."""
+    """Return the secrets that are printed by a run with the wrong password, and by one with the wrong key."""
     url = those.flags[1].replace(NATS_PASSWORD, f"not-{NATS_PASSWORD}")
     demo = ("demo", "--steps", "1", "--plain", "--run", "refused", "--runs-dir", str(left / "runs"))
-    code, found = _run(demo, ("--nats-url", url, *those.flags[2:]), left)
+    code, leaks = _run(demo, ("--nats-url", url, *those.flags[2:]), left)
     code_2, more = _run(demo, those.flags, left, AWS_SECRET_ACCESS_KEY=f"not-{S3_SECRET}")
-    return [*found, *more, *(["a start that was to be refused was not"] if 0 in (code, code_2) else [])]
+    return [*leaks, *more, *(["a start that was to be refused was not"] if 0 in (code, code_2) else [])]
 
 
 def _run(words: Sequence[str], flags: Sequence[str], left: Path, **environment: str) -> tuple[int, list[str]]:
-    """The exit code of a command, and the secrets in what it printed and in the arguments of all processes."""
+    """Run a command; return its exit code, and the secrets in its output and in the arguments of all processes."""
     out = left / "printed"
     with out.open("wb") as file:
         command = [sys.executable, "-m", "slime_events.app.cli.main", *words, *flags]
         process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | environment)
-    found: set[str] = set()
+    leaks: set[str] = set()
     while process.poll() is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(LOOK_S)
-        for one in psutil.process_iter():
+        for other in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 # Itself shows them for as long as Python takes to start.
-                is_starting = one.pid == process.pid and not any("x" * 8 in word for word in one.cmdline())
+                is_starting = other.pid == process.pid and not any("x" * 8 in word for word in other.cmdline())
                 if not is_starting:
-                    found.update(found_in(f"arguments of {one.name()}", " ".join(one.cmdline()).encode()))
+                    leaks.update(found_in(f"arguments of {other.name()}", " ".join(other.cmdline()).encode()))
     printed = out.read_bytes()
     sys.stdout.write(printed.decode(errors="replace") if process.returncode else "")
-    return process.returncode, [*sorted(found), *found_in(f"printed by {words[0]}", printed)]
+    return process.returncode, [*sorted(leaks), *found_in(f"printed by {words[0]}", printed)]
 
 
 if __name__ == "__main__":

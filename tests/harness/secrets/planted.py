@@ -1,4 +1,4 @@
-"""Secrets that a run is given in every way there is, the servers that want them, and a search for them in what is left.
+"""Secrets that a run is given in every way there is, the servers that require them, and a search for them afterwards.
 
 The servers take nothing but the right password, key or token: a run that reaches its end has used each of them.
 """
@@ -32,8 +32,8 @@ BUCKET = "s3://slime/archive"
 
 @dataclass(slots=True)
 class Servers:
-    """Where they listen. stored: what the NATS server keeps. received: what the collector of spans got with the right
-    token. refused: requests without."""
+    """Servers of a run, by where they listen. stored: folder of the NATS server. received: bodies that the collector of
+    spans got with the right token. refused: number of requests without it."""
 
     stored: Path
     nats: str
@@ -44,7 +44,7 @@ class Servers:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """For a run that uses all of them."""
+        """Flags of a run that uses all of the servers."""
         nats = self.nats.replace("://", f"://slime:{NATS_PASSWORD}@")
         otlp = self.otlp.replace("://", f"://me:{OTLP_PASSWORD}@")
         return (
@@ -54,7 +54,7 @@ class Servers:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the processes of such a run."""
+        """Environment variables for the processes of such a run."""
         return {
             "AWS_ENDPOINT_URL": self.s3,
             "AWS_ACCESS_KEY_ID": S3_KEY,
@@ -111,32 +111,32 @@ def _collector(those: Servers) -> Iterator[Servers]:
 
 
 def found_in(name: str, data: bytes) -> list[str]:
-    """`name: secret` for each planted secret in these bytes: as it is, in a URL's spelling, in Base64, or in UTF-16."""
-    found = []
+    """Return `name: secret` for each secret in these bytes: as it is, in a URL's spelling, in Base64, or in UTF-16."""
+    lines = []
     for secret in SECRETS:
         forms = {secret, urllib.parse.quote(secret, safe=""), base64.b64encode(secret.encode()).decode()[:-4]}
         if any(form.encode() in data for form in forms) or secret.encode("utf-16-le") in data:
-            found.append(f"{name}: {secret}")
-    return found
+            lines.append(f"{name}: {secret}")
+    return lines
 
 
 def found_under(*folders: Path) -> list[str]:
-    """The same for each file under these folders, and for each name of one."""
-    found: list[str] = []
+    """Return `name: secret` for each secret in the files under these folders, and in their names."""
+    lines: list[str] = []
     for folder in folders:
         for path in sorted(folder.rglob("*")):
-            found += found_in(f"name of {path}", str(path.relative_to(folder)).encode())
+            lines += found_in(f"name of {path}", str(path.relative_to(folder)).encode())
             if path.is_file() and not path.is_symlink():
-                found += found_in(str(path), path.read_bytes())
-    return found
+                lines += found_in(str(path), path.read_bytes())
+    return lines
 
 
 def found_in_archive(run: str) -> list[str]:
-    """The same for every record that was archived; its segments are compressed."""
+    """Return `name: secret` for each secret in the archived records, whose segments are compressed."""
     records = ArchiveReader(BUCKET, run).records()
-    return [line for one in records for line in found_in(f"{one.subject} at {one.position}", one.data)]
+    return [line for record in records for line in found_in(f"{record.subject} at {record.position}", record.data)]
 
 
 def found_in_spans(bodies: Iterable[bytes]) -> list[str]:
-    """The same for what the collector got."""
+    """Return `name: secret` for each secret in the spans that the collector got."""
     return [line for body in bodies for line in found_in("spans", body)]

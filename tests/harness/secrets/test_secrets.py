@@ -89,8 +89,8 @@ def test_starts_that_are_refused_say_no_secret(
     with pytest.raises(StoreUnavailable) as refused_too:
         found_in_archive("another")
     printed = capfd.readouterr()
-    said = (str(refused.value), str(refused_too.value), printed.out, printed.err)
-    assert found_in("said", "\n".join(said).encode()) + found_under(tmp_path) == []
+    texts = (str(refused.value), str(refused_too.value), printed.out, printed.err)
+    assert found_in("said", "\n".join(texts).encode()) + found_under(tmp_path) == []
 
 
 @pytest.mark.parametrize("secret", SECRETS)
