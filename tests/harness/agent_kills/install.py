@@ -34,16 +34,16 @@ class Installed:
         return cls(folder)
 
     def lacks(self, agent: Agent) -> str:
-        """Why it cannot be run; empty where it can."""
+        """Return why it cannot be run; empty if it can."""
         if agent.is_node:
-            found = (self.folder / "node_modules" / agent.package).exists() and shutil.which("node")
-            return "" if found else f"no Node, or no package {agent.package} in {self.folder}"
+            is_there = (self.folder / "node_modules" / agent.package).exists() and shutil.which("node")
+            return "" if is_there else f"no Node, or no package {agent.package} in {self.folder}"
         probe = [str(self.folder / "bin" / "python"), "-c", f"import {agent.package}"]
         done = subprocess.run(probe, capture_output=True, text=True, check=False)
         return "" if done.returncode == 0 else done.stderr.strip().rpartition("\n")[2]
 
     def command(self, agent: Agent) -> str:
-        """Of its program."""
+        """Return the command of its program."""
         words = ["node", self.folder] if agent.is_node else [self.folder / "bin" / "python", EXAMPLES]
         return shlex.join([str(words[0]), str(Path(words[1]) / agent.file)])
 

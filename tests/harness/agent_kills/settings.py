@@ -1,4 +1,4 @@
-"""`AgentRun`: the run that agents train, in small."""
+"""`AgentRun`: the small run that agents train."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ CONTEXT = 8192
 """Tokens: the system prompt of smolagents is long, and the demo's model has a token for each byte."""
 WITNESS = Path(__file__).with_name("witness.py")
 NOTES = "notes"
-"""Folder beside the runs', of what agents were told."""
+"""Folder beside the runs', with the answers that agents received."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentRun:
-    """command: of the agent's program."""
+    """Settings of the run. command: of the agent's program."""
 
     command: str
     steps: int = 4
     extra: tuple[str, ...] = ()
 
     def start(self, runs_dir: Path, flags_of_servers: Sequence[str] = ()) -> list[str]:
-        """The command of a new run, with what has to lie in its folder."""
+        """Write the files of the run's folder; return the command of a new run."""
         prompts, _ = write_data(runs_dir / "data", train=64, held_out=8)
         (runs_dir / NOTES).mkdir()
         program = shlex.join([sys.executable, "-I", "-S", str(WITNESS), str(runs_dir / NOTES)])
@@ -65,7 +65,7 @@ class AgentRun:
         return [*_cli("train"), *words, *FLAGS, *self.extra, *flags_of_servers]
 
     def resume(self, runs_dir: Path) -> list[str]:
-        """The command that goes on with it."""
+        """Return the command that resumes it."""
         return ChaosSettings().resume(runs_dir)
 
 
@@ -74,7 +74,7 @@ def _cli(command: str) -> list[str]:
 
 
 def _base(folder: Path) -> Path:
-    """The demo's base with a longer context."""
+    """Write the demo's base with a longer context."""
     shutil.copytree(BASE, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": CONTEXT}))

@@ -15,7 +15,7 @@ import pytest
 
 from schemas.arrays import pack, unpack
 from tests.agents.stage import ASKED, TOKENIZER, Stage, seal
-from tests.harness.agent_kills.told import Told, told
+from tests.harness.agent_kills.told import Told, answer_in
 from tests.harness.agent_kills.verdict import Facts, not_as_made, not_as_told, open_turns, trained_amiss
 from tests.scripted_engine import Script
 
@@ -37,7 +37,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 async def asked_in_all_ways(client: httpx.AsyncClient, session: dict[str, Any]) -> list[Told]:
-    """Three APIs, whole and streamed; each goes on from the first answer, so that the session is a tree."""
+    """Ask by three APIs, whole and streamed; each continues the first answer, so that the session is a tree."""
     answers: list[Told] = []
     for path, body in BODIES.items():
         for stream in (False, True):
@@ -45,16 +45,16 @@ async def asked_in_all_ways(client: httpx.AsyncClient, session: dict[str, Any]) 
             first = {"role": "assistant", "content": answers[0].text} if answers else None
             more = [first, {"role": "user", "content": f"by {path}, {stream}"}] if first else []
             body = body | {"model": "any", "stream": stream, name: [*ASKED, *more]}
-            said = await client.post(f"{session['base_url']}/{path}", json=body)
-            assert said.status_code == 200
-            answer = told(said.text)
+            response = await client.post(f"{session['base_url']}/{path}", json=body)
+            assert response.status_code == 200
+            answer = answer_in(response.text)
             assert answer is not None
             answers.append(answer)
     return answers
 
 
 async def finished(stage: Stage) -> tuple[list[Told], Facts]:
-    """A run that is over."""
+    """Return the answers and facts of a run that is over."""
     answers: list[Told] = []
     async with stage.gateway() as client:
         for _ in range(stage.plan.steps * stage.plan.samples):
@@ -62,7 +62,7 @@ async def finished(stage: Stage) -> tuple[list[Told], Facts]:
             answers += await asked_in_all_ways(client, session)
             await seal(client, session, reward=1.0)
         await stage.simulation.finish()
-    return answers, Facts.of([one.envelope.event for one in stage.simulation.log.records], unpack)
+    return answers, Facts.of([record.envelope.event for record in stage.simulation.log.records], unpack)
 
 
 async def test_what_is_as_it_should_be_is_not_found_and_what_is_not_is(stage: Stage) -> None:
@@ -92,10 +92,10 @@ async def test_turns_that_are_open_are_counted(stage: Stage) -> None:
     await finished(stage)
     log = stage.simulation.log.records
     assert open_turns(log, log[-1].envelope.at) == 0
-    begun = next(one for one in log if one.envelope.event.__struct_config__.tag == "turn.begun")
+    begun = next(record for record in log if record.envelope.event.__struct_config__.tag == "turn.begun")
     assert open_turns(log, begun.envelope.at) == 1
 
 
 def other(tokens: Any) -> Any:
-    """As many, and not the same."""
+    """Return as many tokens, all different."""
     return pack(unpack(tokens) + 1, tokens.dtype)

@@ -34,18 +34,16 @@ class Gateway(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        asked = self.rfile.read(int(self.headers["content-length"])) + self.headers["authorization"].encode()
+        echo = self.rfile.read(int(self.headers["content-length"])) + self.headers["authorization"].encode()
         if self.path == "/gone":
             self.close_connection = True
             return
         self.send_response(200)
         chunked = self.path in ("/chunked", "/torn")
         extra = 100 if self.path == "/cut" else 0
-        self.send_header(
-            *(("transfer-encoding", "chunked") if chunked else ("content-length", str(len(asked) + extra)))
-        )
+        self.send_header(*(("transfer-encoding", "chunked") if chunked else ("content-length", str(len(echo) + extra))))
         self.end_headers()
-        self.wfile.write(b"%x\r\n%s\r\n" % (len(asked), asked) if chunked else asked)
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(echo), echo) if chunked else echo)
         if self.path == "/chunked":
             self.wfile.write(b"0\r\n\r\n")
         self.close_connection = self.path != "/chunked"
@@ -68,12 +66,12 @@ def test_it_passes_on_what_is_whole_and_what_breaks(gateway: str, tmp_path: Path
     command = [sys.executable, "-I", "-S", str(WITNESS), str(tmp_path), sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, env=os.environ | urls, capture_output=True, text=True, timeout=60, check=False)
     *heard, reward = done.stdout.splitlines()
-    said = "askedBearer key"
-    assert heard == [f"/whole 200 {said}", f"/chunked 200 {said}", "/cut broken", "/torn broken", "/gone broken"]
+    body = "askedBearer key"
+    assert heard == [f"/whole 200 {body}", f"/chunked 200 {body}", "/cut broken", "/torn broken", "/gone broken"]
     assert 0 <= json.loads(reward)["reward"] <= 1
     assert done.returncode == 3, "the program's own"
     notes = [json.loads(line) for path in tmp_path.glob("s.0-*.jsonl") for line in path.read_text().splitlines()]
     assert [(note["path"], note["status"], note["body"]) for note in notes] == [
-        ("/whole", 200, said),
-        ("/chunked", 200, said),
+        ("/whole", 200, body),
+        ("/chunked", 200, body),
     ]

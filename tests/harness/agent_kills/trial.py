@@ -29,8 +29,8 @@ SHOWN = 5
 
 
 def trial(settings: AgentRun, kills: int, seed: int, *, keep: bool = False) -> dict[str, Any]:
-    """Its figures. `broken` lists the promises that were not kept. The folder stays where there are some, or to
-    `keep` it.
+    """Run the trial; return its figures. `broken` lists the promises that were not kept. The folder stays if there are
+    some, or with `keep`.
     """
     folder = Path(tempfile.mkdtemp(prefix="slime-agents-"))
     with log_on(folder, clustered=False) as servers:
@@ -54,7 +54,7 @@ def _figures(survived: Survived, after: Aftermath, settings: AgentRun, folder: P
     open_at = [open_turns(after.log, struck.at) for struck in survived.struck]
     met = {struck.kind for struck, turns in zip(survived.struck, open_at, strict=True) if turns}
     lost = measures.tokens_lost(after.events, after.fetch)
-    found = measures.recoveries(survived.struck, survived.sightings)
+    recoveries = measures.recoveries(survived.struck, survived.sightings)
     weights = measures.weight_digests(after.events)
     replay, unnamed = _ask(folder, "replay"), _not_in_lineage(folder, facts)
     broken = {
@@ -68,7 +68,7 @@ def _figures(survived: Survived, after: Aftermath, settings: AgentRun, folder: P
         f"acked tokens lost: {lost}": lost,
         f"engines made {after.generated} tokens, turns have {facts.tokens}": after.generated < facts.tokens,
         "no step moved the weights": len(set(weights.values())) < 2,
-        "no agent was told anything": not answers,
+        "no agent received an answer": not answers,
         f"the history checker found: {_some(after.history)}": after.history,
         f"the audit is not clean: {after.audit}": after.audit,
         f"replay is not clean: {replay.stdout[-500:]}": replay.returncode,
@@ -76,7 +76,7 @@ def _figures(survived: Survived, after: Aftermath, settings: AgentRun, folder: P
         f"processes left behind: {survived.left_behind}": survived.left_behind,
     }
     return {
-        "killed": [one.kind.value for one in survived.struck],
+        "killed": [strike.kind.value for strike in survived.struck],
         "open_turns_at_kills": open_at,
         "sessions": len(facts.opened),
         "sessions_failed": sum(bool(seal.exit_code) for seal in facts.sealed.values()),
@@ -87,17 +87,17 @@ def _figures(survived: Survived, after: Aftermath, settings: AgentRun, folder: P
         "samples_trained": len(facts.trained),
         "tokens": facts.tokens,
         "tokens_made": after.generated,
-        "seconds_to_be_back": [round(one.back_s, 1) if one.back_s else None for one in found],
+        "seconds_to_be_back": [round(recovery.back_s, 1) if recovery.back_s else None for recovery in recoveries],
         "seconds": round(survived.seconds),
         "broken": [sentence for sentence, is_so in broken.items() if is_so],
     }
 
 
 def _not_in_lineage(folder: Path, facts: Facts) -> list[str]:
-    """Trained samples, and the sessions that they came of, that the newest version's does not name."""
+    """Return trained samples, and their sessions, that the lineage of the newest version does not name."""
     sessions = {session_name(requested_sample(name), facts.completed[name].attempt) for name in facts.trained}
-    said = _ask(folder, "lineage", "--depth", "0", "--format", "json").stdout
-    return [name for name in (*facts.trained, *sorted(sessions)) if f'"{name}"' not in said]
+    table = _ask(folder, "lineage", "--depth", "0", "--format", "json").stdout
+    return [name for name in (*facts.trained, *sorted(sessions)) if f'"{name}"' not in table]
 
 
 def _ask(folder: Path, command: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -105,18 +105,18 @@ def _ask(folder: Path, command: str, *words: str) -> subprocess.CompletedProcess
     return subprocess.run(line, capture_output=True, text=True, timeout=AUDIT_DEADLINE_S, check=False)
 
 
-def _some(found: Any) -> str:
-    return ", ".join(map(str, list(found)[:SHOWN]))
+def _some(items: Any) -> str:
+    return ", ".join(map(str, list(items)[:SHOWN]))
 
 
 def row(facts: dict[str, Any]) -> str:
-    """One line for a person."""
+    """Return one line for a person."""
     if "turns" not in facts:
         return f"{facts['agent']:<16} broken"
     killed = " ".join(
         f"{kind}({turns})" for kind, turns in zip(facts["killed"], facts["open_turns_at_kills"], strict=True)
     )
     counted = f"{facts['sessions']} sessions ({facts['sessions_failed']} failed), {facts['turns']} turns"
-    told = f"{facts['answers_told']} answers, {facts['steps']} steps, {facts['seconds']} s"
+    totals = f"{facts['answers_told']} answers, {facts['steps']} steps, {facts['seconds']} s"
     verdict = "broken" if facts["broken"] else "ok"
-    return f"{facts['agent']:<16} {verdict:<6} {counted}, {told}; killed (open turns) {killed}"
+    return f"{facts['agent']:<16} {verdict:<6} {counted}, {totals}; killed (open turns) {killed}"

@@ -1,4 +1,4 @@
-"""What a log says of agents' sessions: functions over its events that ask none of the product's own checks."""
+"""Checks of agents' sessions in a log: functions over its events that use none of the product's own checks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.harness.agent_kills.told import Told
 from tests.harness.chaos.measures import trained
 
 Decode = Callable[[list[int]], str]
-"""Token ids to the text that an agent sees of them."""
+"""Converts token ids to the text that an agent sees."""
 
 
 @dataclass(slots=True)
 class Facts:
-    """A run's log by what is asked of it here. trained: samples of committed steps. turns: by sample and index."""
+    """A run's log, arranged for these checks. trained: samples of committed steps. turns: by sample and index."""
 
     fetch: Fetch
     trained: list[str]
@@ -36,7 +36,7 @@ class Facts:
 
     @classmethod
     def of(cls, events: Sequence[Event], fetch: Fetch) -> Facts:
-        """Of a run that is over."""
+        """Return the facts of a run that is over."""
         facts = cls(fetch, trained(events))
         for event in events:
             match event:
@@ -54,26 +54,26 @@ class Facts:
 
     @property
     def tokens(self) -> int:
-        """Of the generations that turns asked for."""
-        calls = (name for name, asked in self.requested.items() if asked.purpose is Purpose.CALL)
+        """Tokens of the generations that turns asked for."""
+        calls = (name for name, request in self.requested.items() if request.purpose is Purpose.CALL)
         return sum(self.completed[name].length for name in calls if name in self.completed)
 
     def path(self, sample: str, leaf: int | None) -> Iterator[TurnRecorded]:
-        """From a turn back to its root."""
+        """Yield the turns from one back to its root."""
         while leaf is not None:
             yield self.turns[sample, leaf]
             leaf = self.turns[sample, leaf].extends
 
     def upto(self, sample: str, turn: int | None) -> np.ndarray:
-        """The tokens of a path up to the end of a turn; none of None."""
+        """Return the tokens of a path up to the end of a turn; none for None."""
         path = reversed(list(self.path(sample, turn)))
-        parts = [self.fetch(part) for one in path for part in (one.observed, one.tokens)]
+        parts = [self.fetch(part) for taken in path for part in (taken.observed, taken.tokens)]
         return np.concatenate([np.empty(0, np.int32), *parts])
 
 
 def not_as_told(answers: Iterable[Told], facts: Facts, decode: Decode) -> list[str]:
-    """Answers that an agent had whole, and whose text is not that of the tokens of a recorded turn of its session."""
-    samples = {session_name(one.sample, one.attempt): one.sample for one in facts.opened}
+    """Return the answers that an agent received whole, and whose text is not that of a recorded turn of its session."""
+    samples = {session_name(session.sample, session.attempt): session.sample for session in facts.opened}
     return [
         f"{answer.session}, turn {answer.turn}: {answer.text!r}"
         for answer in answers
@@ -82,81 +82,83 @@ def not_as_told(answers: Iterable[Told], facts: Facts, decode: Decode) -> list[s
     ]
 
 
-def _is_told(answer: Told, said: str) -> bool:
+def _is_told(answer: Told, text: str) -> bool:
     if answer.calls:  # the parser takes them out of the text
-        return said.startswith(answer.text.strip()) and all(name in said for name in answer.calls)
-    return answer.text == said
+        return text.startswith(answer.text.strip()) and all(name in text for name in answer.calls)
+    return answer.text == text
 
 
 def not_as_made(facts: Facts) -> list[str]:
-    """Turns whose prompt, tokens or log-probs are not those of the generation that an engine made for them."""
+    """Return the turns whose prompt, tokens or log-probs are not those of the generation behind them."""
     return [f"turn {index} of {sample}" for (sample, index), turn in facts.turns.items() if not _is_made(turn, facts)]
 
 
 def _is_made(turn: TurnRecorded, facts: Facts) -> bool:
     call = sample_id(turn_group_id(turn.sample, turn.index), 0)
-    asked, made = facts.requested.get(call), facts.completed.get(call)
-    if asked is None or made is None or content_digest(*map(facts.fetch, (turn.tokens, turn.log_probs))) != made.digest:
+    request, generated = facts.requested.get(call), facts.completed.get(call)
+    if (
+        request is None
+        or generated is None
+        or content_digest(*map(facts.fetch, (turn.tokens, turn.log_probs))) != generated.digest
+    ):
         return False
-    given, after = facts.fetch(asked.prompt), asked.after
+    actual, after = facts.fetch(request.prompt), request.after
     if after is not None:
         before = facts.upto(after.sample, after.turn)
         if len(before) != after.length:
             return False
-        given = np.concatenate([before, given])
+        actual = np.concatenate([before, actual])
     prompt = np.concatenate([facts.upto(turn.sample, turn.extends), facts.fetch(turn.observed)])
-    return made.prompt_length == len(prompt) and np.array_equal(prompt, given)
+    return generated.prompt_length == len(prompt) and np.array_equal(prompt, actual)
 
 
 def trained_amiss(facts: Facts) -> list[str]:
-    """Trained tokens that no turn of a session that ended well made, or that were trained before in another sample."""
-    times, found = Counter[tuple[str, int, int]](), list[str]()
+    """Return faults of trained tokens: not made by a turn of a session that ended well, or trained twice."""
+    times, faults = Counter[tuple[str, int, int]](), list[str]()
     for sample in facts.trained:
         for token in _trained_tokens(sample, facts):
             if token is None:
-                found.append(f"{sample} trains on what no turn made")
+                faults.append(f"{sample} trains on what no turn made")
                 break
             times[token] += 1
     twice = dict.fromkeys(f"turn {index} of {sample} twice" for (sample, index, _), n in times.items() if n > 1)
-    return [*found, *twice]
+    return [*faults, *twice]
 
 
 def _trained_tokens(sample: str, facts: Facts) -> Iterator[tuple[str, int, int] | None]:
-    """(sample of the session, turn, place in it) of each token that is trained on; None for one that has none."""
+    """Yield (sample of the session, turn, place in it) of each trained token; None for a token without a turn."""
     done, requested = facts.completed[sample], requested_sample(sample)
     seal = facts.sealed.get(session_name(requested, done.attempt))
     siblings = [sibling_id(requested, number) for number in range(len(seal.leaves))] if seal else []
     if seal is None or seal.exit_code or sample not in siblings:
         yield None
         return
-    made: dict[int, tuple[str, int, int, int]] = {}
+    by_place: dict[int, tuple[str, int, int, int]] = {}
     at = -done.prompt_length
     for turn in reversed(list(facts.path(requested, seal.leaves[siblings.index(sample)]))):
         at += turn.observed.n
         for place, token in enumerate(facts.fetch(turn.tokens).tolist()):
-            made[at + place] = (requested, turn.index, place, token)
+            by_place[at + place] = (requested, turn.index, place, token)
         at += turn.length
     tokens = facts.fetch(done.tokens).tolist()
     mask = [1] * done.length if done.loss_mask is None else facts.fetch(done.loss_mask).tolist()
     for place in range(done.length):
         if mask[place]:
-            known = made.get(place)
-            yield known[:3] if known and known[3] == tokens[place] else None
+            source = by_place.get(place)
+            yield source[:3] if source and source[3] == tokens[place] else None
 
 
 def open_turns(log: Iterable[Recorded], at: int) -> int:
-    """Turns of agents that were begun and not recorded at a moment (UTC ns), by the events' own stamps; of sessions
-    that were not sealed.
-    """
-    found = set[tuple[str, int]]()
+    """Count the turns that were begun and not recorded at a moment (UTC ns), by events' stamps, in open sessions."""
+    begun = set[tuple[str, int]]()
     for recorded in log:
         event = recorded.envelope.event
         if recorded.envelope.at > at:
             continue
         if isinstance(event, TurnBegun) and event.nonce:
-            found.add((event.sample, event.index))
+            begun.add((event.sample, event.index))
         elif isinstance(event, TurnRecorded):
-            found.discard((event.sample, event.index))
+            begun.discard((event.sample, event.index))
         elif isinstance(event, SessionSealed):
-            found = {turn for turn in found if turn[0] != event.sample}
-    return len(found)
+            begun = {turn for turn in begun if turn[0] != event.sample}
+    return len(begun)

@@ -1,9 +1,9 @@
-"""`python witness.py NOTES COMMAND ...`: runs an agent's program and writes down what it was told.
+"""`python witness.py NOTES COMMAND ...`: runs an agent's program and writes down its answers.
 
-It is a proxy between the program and the gateway: what the program asks goes on unchanged, what it hears is what the
-gateway said, and a connection that breaks there breaks here. The session's reward is made of the answers, so that
-rewards differ and steps move the weights whatever the agent makes of its task. Of the standard library alone: it
-starts with every session.
+It is a proxy between the program and the gateway: requests and answers pass through unchanged,
+and a connection that breaks there breaks here. The session's reward is made of the answers, so that
+rewards differ and steps move the weights whatever the agent makes of its task. It imports the standard library alone,
+since it starts with every session.
 """
 
 import http.client
@@ -41,18 +41,18 @@ class Witness(BaseHTTPRequestHandler):
             connection.close()
 
     def _pass_on(self, answer: http.client.HTTPResponse) -> None:
-        said = b""
+        body = b""
         self.send_response_only(answer.status)
         for name, value in self._passed(answer.headers).items():
             self.send_header(name, value)
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         while piece := answer.read1(65536):
-            said += piece
+            body += piece
             self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
         if answer.length:
-            raise http.client.IncompleteRead(said)
-        self._note({"path": self.path, "status": answer.status, "body": said.decode()})  # before it can be acted on
+            raise http.client.IncompleteRead(body)
+        self._note({"path": self.path, "status": answer.status, "body": body.decode()})  # before it can be acted on
         self.wfile.write(b"0\r\n\r\n")
 
     @staticmethod
@@ -64,11 +64,11 @@ class Witness(BaseHTTPRequestHandler):
             file.write(json.dumps(exchange) + "\n")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Its output is the program's."""
+        """Print nothing: the output belongs to the program."""
 
 
 class Server(ThreadingHTTPServer):
-    """A program that hangs up is no news."""
+    """An HTTP server that ignores a program that hangs up."""
 
     def handle_error(self, request: object, client_address: object) -> None:
         if not isinstance(sys.exception(), ConnectionError):
@@ -86,8 +86,8 @@ def main(notes: str, *command: str) -> int:
         name: os.environ[name].replace(gateway.netloc, here, 1) for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL")
     }
     code = subprocess.run(command, env=os.environ | urls, check=False).returncode
-    said = Witness.notes.read_bytes() if Witness.notes.exists() else b""
-    print(json.dumps({"reward": zlib.crc32(said) % 5 / 4}), flush=True)
+    answers = Witness.notes.read_bytes() if Witness.notes.exists() else b""
+    print(json.dumps({"reward": zlib.crc32(answers) % 5 / 4}), flush=True)
     return code if code >= 0 else 128 - code
 
 

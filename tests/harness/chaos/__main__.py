@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run, print, judge."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.harness.chaos",
-        description="kill -9 of random processes of a real run, and what came of it",
+        description="kill -9 of random processes of a real run, and the outcome",
     )
     parser.add_argument("--kills", type=int, default=30, help="how many processes are killed [30]")
     parser.add_argument("--seed", type=int, default=1, help="of the kinds and the moments [1]")

@@ -1,4 +1,4 @@
-"""`Aftermath`: a run that is over, read back: its log, its digests, what the two checkers find in it."""
+"""`Aftermath`: a run that is over, read back: its log, its digests, the findings of the two checkers."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Aftermath:
 
 
 def read_back(run_folder: Path) -> Aftermath:
-    """Everything there is to know of a run that is over."""
+    """Read back a run that is over."""
     log = asyncio.run(_read(run_folder))
-    found = check((recorded.position, recorded.subject, recorded.data) for recorded in log)
+    findings = check((recorded.position, recorded.subject, recorded.data) for recorded in log)
     return Aftermath(
         log=log,
         events=[recorded.envelope.event for recorded in log],
         generated=tokens_generated(run_folder / "logs"),
-        history=tuple(f"{finding.kind} at {finding.position}: {finding.sentence}" for finding in found),
+        history=tuple(f"{finding.kind} at {finding.position}: {finding.sentence}" for finding in findings),
         audit=_audit(run_folder),
         fetch=partial(fetch, blobs=BlobStore(str(run_folder / "blobs"))),
     )
@@ -54,7 +54,7 @@ async def _read(run_folder: Path) -> list[Recorded]:
 
 
 def _audit(run_folder: Path) -> str:
-    """Nothing where the audit is clean."""
+    """Return the output of the audit; nothing if it is clean."""
     done = subprocess.run(
         [sys.executable, "-m", "slime_events.app.cli.main", "audit", str(run_folder)],
         capture_output=True,

@@ -17,12 +17,12 @@ _PASS = re.compile(r"(?:Decode batch.*?#running-req|Prefill batch.*?#new-seq): (
 
 
 def tokens_in_lines(lines: Iterable[str]) -> int:
-    """Tokens that the passes in these lines have made."""
-    return sum(int(found[1]) for line in lines if (found := _PASS.search(line)))
+    """Return the number of tokens that the passes in these lines have made."""
+    return sum(int(match[1]) for line in lines if (match := _PASS.search(line)))
 
 
 def tokens_generated(logs: Path) -> int:
-    """By all engines of a run, dead ones included. logs: the run's folder of logs."""
+    """Return the tokens of all engines of a run, dead ones included. logs: the run's folder of logs."""
     total = 0
     for path in logs.glob(PATTERN):
         with path.open(errors="replace") as lines:

@@ -1,8 +1,8 @@
 """`Family`: the processes of the run, found by descent. Nothing outside of it is ever touched.
 
 This process adopts orphans (PR_SET_CHILD_SUBREAPER), so that whatever the run has started stays among its descendants
-when the process in between is killed. A kind of process is told by what it says of itself (its pid in `worker.joined`
-or server.json) or, for what says nothing, by its command line within the family.
+when the process in between is killed. A kind of process is recognized by the pid that it records (in `worker.joined` or
+server.json) or, if it records none, by its command line within the family.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ _GRADER = "slime_events.plugins.rewards.worker"
 
 
 class Family:
-    """Descendants of this process."""
+    """The descendants of this process."""
 
     def __init__(self) -> None:
         self._me = psutil.Process()
 
     def adopt_orphans(self) -> None:
-        """From now on a descendant whose parent dies becomes a child of this process, not of init."""
+        """Let a descendant whose parent dies become a child of this process, not of init."""
         if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "this process cannot adopt orphans")
 
     def members(self) -> list[psutil.Process]:
-        """All that live now."""
-        found = []
+        """Return all that live now."""
+        alive = []
         for process in self._me.children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
+                    alive.append(process)
+        return alive
 
     def find(self, kind: Kind, joined: Sequence[int] = ()) -> psutil.Process | None:
-        """A living process of a kind. joined: pids that said of themselves that they are one; they go first."""
+        """Return a living process of a kind. joined: pids that recorded that kind, which are tried first."""
         members = self.members()
         alive = {process.pid: process for process in members}
-        if found := next((alive[pid] for pid in joined if pid in alive), None):
-            return found
+        if process := next((alive[pid] for pid in joined if pid in alive), None):
+            return process
         match kind:
             case Kind.SCHEDULER:
                 # Hosts' template is a child of the first one, and has its command line.
@@ -74,7 +74,7 @@ class Family:
                 return next((p for p in members if kind in TITLES and TITLES[kind] in _line(p)), None)
 
     def kill(self, process: psutil.Process) -> bool:
-        """SIGKILL to a member that still lives; False where it has just ended."""
+        """Send SIGKILL to a member that still lives; False if it has just ended."""
         if process not in self.members():
             return False
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -83,7 +83,7 @@ class Family:
         return False
 
     def kill_all(self, but: Sequence[int] = ()) -> None:
-        """SIGKILL to every member at once. but: pids that are to stay."""
+        """Send SIGKILL to every member at once. but: pids that are to stay."""
         for process in self.members():
             if process.pid not in but:
                 with contextlib.suppress(psutil.Error):
@@ -97,7 +97,7 @@ class Family:
                     os.waitpid(process.pid, os.WNOHANG)
 
     def left(self, wait_s: float, but: Sequence[int] = ()) -> list[str]:
-        """Command lines of what has not ended by itself after `wait_s`. but: pids that are to stay."""
+        """Return the command lines of members that are left after `wait_s`. but: pids that are to stay."""
         until = time.monotonic() + wait_s
         while (staying := [p for p in self.members() if p.pid not in but]) and time.monotonic() < until:
             self.reap()
@@ -105,7 +105,7 @@ class Family:
         return [_line(process)[:160] for process in staying]
 
     def end(self, but: Sequence[int] = ()) -> None:
-        """Kill whatever is left."""
+        """Kill every member that is left."""
         until = time.monotonic() + _END_S
         while left := [process.pid for process in self.members() if process.pid not in but]:
             if time.monotonic() > until:

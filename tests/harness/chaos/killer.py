@@ -29,17 +29,17 @@ ROLES = {
     Kind.ARCHIVIST: "archivist",
     Kind.GATEWAY: "gateway",
 }
-"""Roles that say `worker.joined`."""
+"""Roles that record `worker.joined`."""
 ENDS_THE_DRIVER = (Kind.DRIVER, Kind.MACHINE, Kind.RAYLET)
 
 
 class NoRecovery(Exception):
-    """What should have come back did not."""
+    """A process or the run did not recover in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """A kill that was made. at: UTC ns; position: of the newest event seen before it; version: of the weights then."""
+    """A kill. at: UTC ns; position: of the newest event seen before it; version: of the weights then."""
 
     number: int
     kind: Kind
@@ -50,14 +50,14 @@ class Struck:
 
 
 class Killer:
-    """struck: what was killed so far."""
+    """Kills the processes of a schedule. struck: the kills so far."""
 
     def __init__(self, family: Family, watcher: Watcher, supervisor: Supervisor, servers: Servers) -> None:
         self._family, self._watcher, self._supervisor, self._servers = family, watcher, supervisor, servers
         self.struck: list[Struck] = []
 
     async def carry_out(self, strikes: Sequence[Strike]) -> None:
-        """All of them, or as many as the run's end leaves room for. Raises NoRecovery, which names what is missing."""
+        """Strike by the schedule, until the run ends. Raises NoRecovery, which names what is missing."""
         for strike in strikes:
             await self._until(partial(self._has_come_to, strike), "the next step", strike)
             if strike.waits:
@@ -74,7 +74,7 @@ class Killer:
         return self._watcher.position > 0 and self._watcher.version >= strike.after_version
 
     def _moved(self) -> bool:
-        """Whether tokens were made since the last kill."""
+        """Return whether tokens were made since the last kill."""
         return not self.struck or self._watcher.moved_since(self.struck[-1].at)
 
     def _strike(self, strike: Strike) -> bool:
@@ -101,7 +101,7 @@ class Killer:
         return self._family.find(kind, self._watcher.pids(ROLES[kind]) if kind in ROLES else ())
 
     async def _until(self, holds: Callable[[], bool], what: str, strike: Strike) -> None:
-        """Each step that the run commits meanwhile gives it as long again: a slow run is none that stands still."""
+        """Wait until `holds`. Each committed step restarts the deadline, since a slow run has not stopped."""
         version, end = self._watcher.version, time.monotonic() + DEADLINE_S
         while not (self._watcher.over or holds()):
             if self._watcher.version > version:

@@ -1,4 +1,4 @@
-"""What a log says of the kills that its run went through: pure functions over the events and the kills."""
+"""Measures of the kills that a run went through: pure functions over its events and the kills."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BACK = ROLES | {Kind.SCHEDULER: "engine", Kind.RANK: "trainer", Kind.DRIVER: "co
 
 @dataclass(slots=True)
 class _Acked:
-    """Tokens of one sample that chunks have brought, in order; `lost` counts those that did not stay."""
+    """Tokens of one sample from its chunks, in order; `lost` counts those that did not stay."""
 
     tokens: list[npt.NDArray[np.int32]] = field(default_factory=list)
     log_probs: list[npt.NDArray[np.float32]] = field(default_factory=list)
@@ -42,7 +42,7 @@ class _Acked:
 
 
 def tokens_lost(events: Iterable[Event], fetch: Fetch) -> dict[str, int]:
-    """Acked tokens by sample that are not where their chunk put them in the sample's final history.
+    """Return the acked tokens by sample that are not where their chunk put them in the sample's final history.
 
     Lost are tokens that a later chunk or end writes over, all of a sample whose end does not have the digest of what
     its chunks and its end join to, and all of a sample that was given up because engines failed on it.
@@ -53,31 +53,31 @@ def tokens_lost(events: Iterable[Event], fetch: Fetch) -> dict[str, int]:
         if isinstance(event, RolloutProgressed):
             _join(acked.setdefault(event.sample, _Acked()), event, fetch)
         elif isinstance(event, RolloutCompleted):
-            one = acked.setdefault(event.sample, _Acked())
-            _join(one, event, fetch)
-            whole = content_digest(_joined(one.tokens, np.int32), _joined(one.log_probs, np.float32))
-            if whole != event.digest or one.length != event.length:
-                one.lost = one.in_chunks
+            sums = acked.setdefault(event.sample, _Acked())
+            _join(sums, event, fetch)
+            whole = content_digest(_joined(sums.tokens, np.int32), _joined(sums.log_probs, np.float32))
+            if whole != event.digest or sums.length != event.length:
+                sums.lost = sums.in_chunks
         elif isinstance(event, RolloutFailed) and event.kind is FailureKind.ENGINE:
             failed.setdefault(event.group, set()).add(event.sample)
         elif isinstance(event, GroupRejected) and event.cause is RejectionCause.ROLLOUT_FAILED:
             for sample in failed.get(event.group, ()):
-                one = acked.setdefault(sample, _Acked())
-                one.lost = one.in_chunks
-    return {sample: one.lost for sample, one in acked.items() if one.lost}
+                sums = acked.setdefault(sample, _Acked())
+                sums.lost = sums.in_chunks
+    return {sample: sums.lost for sample, sums in acked.items() if sums.lost}
 
 
-def _join(one: _Acked, event: RolloutProgressed | RolloutCompleted, fetch: Fetch) -> None:
-    if event.start != one.length:  # said again, or with a hole: what stood from there on is not what was acked
-        one.lost += max(0, one.length - event.start)
-        one.tokens = [_joined(one.tokens, np.int32)[: event.start]]
-        one.log_probs = [_joined(one.log_probs, np.float32)[: event.start]]
-        one.length = len(one.tokens[0])
+def _join(sums: _Acked, event: RolloutProgressed | RolloutCompleted, fetch: Fetch) -> None:
+    if event.start != sums.length:  # again, or with a hole: the tokens from there on are not the acked ones
+        sums.lost += max(0, sums.length - event.start)
+        sums.tokens = [_joined(sums.tokens, np.int32)[: event.start]]
+        sums.log_probs = [_joined(sums.log_probs, np.float32)[: event.start]]
+        sums.length = len(sums.tokens[0])
     if event.tokens.n:
-        one.tokens.append(fetch(event.tokens))
-        one.log_probs.append(fetch(event.log_probs))
-        one.length += event.tokens.n
-        one.in_chunks += event.tokens.n if isinstance(event, RolloutProgressed) else 0
+        sums.tokens.append(fetch(event.tokens))
+        sums.log_probs.append(fetch(event.log_probs))
+        sums.length += event.tokens.n
+        sums.in_chunks += event.tokens.n if isinstance(event, RolloutProgressed) else 0
 
 
 def _joined(parts: Sequence[npt.NDArray[ScalarT]], dtype: type[ScalarT]) -> npt.NDArray[ScalarT]:
@@ -91,24 +91,24 @@ def vanished(sightings: Iterable[Sighting], log: Sequence[Recorded]) -> list[int
 
 
 def trained(events: Iterable[Event]) -> list[str]:
-    """Samples of all committed steps, in the order of training; a step that is committed again counts again."""
+    """Return the samples of all committed steps, in the order of training; a repeated step counts again."""
     batches: dict[str, BatchSealed] = {}
-    found: list[str] = []
+    samples: list[str] = []
     for event in events:
         if isinstance(event, BatchSealed):
             batches[event.digest] = event
         elif isinstance(event, StepCommitted):
-            found += batches[event.batch_digest].samples if event.batch_digest in batches else ()
-    return found
+            samples += batches[event.batch_digest].samples if event.batch_digest in batches else ()
+    return samples
 
 
 def trained_twice(events: Iterable[Event]) -> list[str]:
-    """Samples that were trained more than once."""
+    """Return the samples that were trained more than once."""
     return [sample for sample, count in Counter(trained(events)).items() if count > 1]
 
 
 def trained_lengths(events: Sequence[Event]) -> list[int]:
-    """Response tokens of every trained sample, in the order of training."""
+    """Return the response tokens of every trained sample, in the order of training."""
     length = {event.sample: event.length for event in events if isinstance(event, RolloutCompleted)}
     return [length[sample] for sample in trained(events)]
 
@@ -126,7 +126,7 @@ class Drawn:
 
 
 def prompts_drawn(events: Sequence[Event], *, nothing_waits: bool) -> Drawn:
-    """How the prompts of the run were drawn. nothing_waits: a synchronous run ends without open groups."""
+    """Return how the prompts of the run were drawn. nothing_waits: a synchronous run ends without open groups."""
     offsets: dict[str, Counter[int]] = {}
     groups: set[str] = set()
     rejected = {event.group for event in events if isinstance(event, GroupRejected)}
@@ -149,18 +149,18 @@ def prompts_drawn(events: Sequence[Event], *, nothing_waits: bool) -> Drawn:
 
 
 def weight_digests(events: Iterable[Event]) -> dict[int, str]:
-    """Weights digest by version, from the commits."""
+    """Return the digest of the weights by version, from the commits."""
     return {event.version: event.weights_digest for event in events if isinstance(event, StepCommitted)}
 
 
 def tokens_in_log(events: Iterable[Event]) -> int:
-    """Response tokens that the log holds, evaluations included."""
+    """Return the response tokens that the log holds, evaluations included."""
     return sum(map(tokens_in, events))
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Of one kill: seconds to the first new token and to a successor's `worker.joined`; None where it did not come.
+    """Seconds from one kill to the first new token and to a successor's `worker.joined`; None if it did not come.
 
     start_s: what the successor's own start took of them, as it says; before that it was missed and its process made.
     alone: the run made tokens when it struck, and no other kill came before they were made again. What another kill
@@ -175,31 +175,32 @@ class Recovery:
 
 
 def recoveries(struck: Sequence[Struck], sightings: Sequence[Sighting]) -> list[Recovery]:
-    """A token is new where it was stamped after the kill: what was on its way when it struck does not count.
+    """Measure the recovery from each kill.
 
-    A dead driver's engines work on for a moment; what they bring does not count before the run was resumed.
+    A token is new if its stamp is after the kill: one sent before does not count. A dead driver's
+    engines work for a moment longer; their tokens do not count before the run was resumed.
     """
-    found: list[Recovery] = []
-    well_since: float = next((one.seen_at for one in sightings if one.tokens), math.inf)
-    for one, after in zip(struck, [*struck[1:], None], strict=True):
+    measured: list[Recovery] = []
+    well_since: float = next((sighting.seen_at for sighting in sightings if sighting.tokens), math.inf)
+    for kill, after in zip(struck, [*struck[1:], None], strict=True):
         next_at = after.at if after else math.inf
-        was_well = well_since <= one.at
-        token, joined = _signs_of_life(one, sightings)
+        was_well = well_since <= kill.at
+        token, joined = _signs_of_life(kill, sightings)
         well_since = token.seen_at if token else math.inf
-        found.append(
+        measured.append(
             Recovery(
-                struck=one,
-                first_token_s=_seconds_after(one, token),
-                back_s=_seconds_after(one, joined),
+                struck=kill,
+                first_token_s=_seconds_after(kill, token),
+                back_s=_seconds_after(kill, joined),
                 start_s=joined.start_s if joined else 0.0,
                 alone=was_well and well_since <= next_at,
             )
         )
-    return found
+    return measured
 
 
 def _signs_of_life(struck: Struck, sightings: Sequence[Sighting]) -> tuple[Sighting | None, Sighting | None]:
-    """The first new token after a kill, and the successor."""
+    """Return the sightings of the first new token after a kill, and of the successor."""
     later = [sighting for sighting in sightings if sighting.at > struck.at]
     if struck.kind in (Kind.DRIVER, Kind.MACHINE):
         resumed = next((index for index, sighting in enumerate(later) if sighting.resumed), len(later))
@@ -213,36 +214,36 @@ def _seconds_after(struck: Struck, sighting: Sighting | None) -> float | None:
     return (sighting.seen_at - struck.at) * NANO if sighting else None
 
 
-def parts(found: Sequence[Recovery]) -> dict[str, float]:
-    """Medians of what recoveries of one kind are made of, in seconds."""
-    back = [(one, one.back_s) for one in found if one.back_s is not None]
+def parts(measured: Sequence[Recovery]) -> dict[str, float]:
+    """Return the median seconds of each part of the recoveries of one kind."""
+    back = [(recovery, recovery.back_s) for recovery in measured if recovery.back_s is not None]
     if not back:
         return {}
-    to_token = [one.first_token_s - back_s for one, back_s in back if one.first_token_s is not None]
+    to_token = [recovery.first_token_s - back_s for recovery, back_s in back if recovery.first_token_s is not None]
     medians = {
-        "until the successor's start": [back_s - one.start_s for one, back_s in back],
-        "its start": [one.start_s for one, _ in back],
+        "until the successor's start": [back_s - recovery.start_s for recovery, back_s in back],
+        "its start": [recovery.start_s for recovery, _ in back],
         "then to a token": [max(0.0, seconds) for seconds in to_token],
     }
     return {name: round(statistics.median(seconds), 2) for name, seconds in medians.items() if seconds}
 
 
 def middle_and_worst(seconds: Iterable[float | None]) -> dict[str, float | int]:
-    """Median and maximum of what is known; `open`: how many are not."""
-    given = list(seconds)
-    known = sorted(each for each in given if each is not None)
-    if not known:
-        return {"count": 0, "open": len(given)}
+    """Return the median and the maximum without None; `open`: the number of None."""
+    values = list(seconds)
+    numbers = sorted(each for each in values if each is not None)
+    if not numbers:
+        return {"count": 0, "open": len(values)}
     return {
-        "count": len(known),
-        "open": len(given) - len(known),
-        "median": round(statistics.median(known), 3),
-        "worst": round(known[-1], 3),
+        "count": len(numbers),
+        "open": len(values) - len(numbers),
+        "median": round(statistics.median(numbers), 3),
+        "worst": round(numbers[-1], 3),
     }
 
 
 def ks_distance(first: Sequence[int], second: Sequence[int]) -> float:
-    """Kolmogorov-Smirnov: the largest difference between two empirical distribution functions, 0 to 1."""
+    """Return the largest difference between two empirical distribution functions (Kolmogorov-Smirnov), 0 to 1."""
     if not first or not second:
         return 0.0 if len(first) == len(second) else 1.0
     points = np.unique(np.concatenate([first, second]))
@@ -251,5 +252,5 @@ def ks_distance(first: Sequence[int], second: Sequence[int]) -> float:
 
 
 def ks_critical(first: int, second: int) -> float:
-    """What `ks_distance` of two samples of one distribution passes in one case of a thousand."""
+    """Return the `ks_distance` that two samples of one distribution exceed in one case of a thousand."""
     return float(1.949 * np.sqrt((first + second) / (first * second))) if first and second else 1.0

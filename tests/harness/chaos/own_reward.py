@@ -1,4 +1,4 @@
-"""`exact` as a user's own: what the grader's pool calls, so that there is a process of it to strike."""
+"""`exact` as a user's own function, which the grader's pool calls in a process that can be struck."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from slime_events.plugins.sample import Sample
 
 
 def reward_func(args: Any, sample: Sample) -> float:
-    """As `--rm-type exact`."""
+    """Return the reward of `--rm-type exact`."""
     return exact.reward(sample.response, sample)

@@ -1,4 +1,4 @@
-"""The run that nothing is done to: made once for each set of settings, its figures kept in the temporary folder."""
+"""The reference run, which is not struck: made once per settings, its figures kept in the temporary folder."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reference(settings: ChaosSettings) -> Reference:
-    """From the cache, or by running it."""
+    """Return it from the cache, or run it."""
     cached = Path(tempfile.gettempdir()) / "slime-events-chaos" / f"{settings.digest()}.json"
     if cached.exists():
         return msgspec.json.decode(cached.read_bytes(), type=Reference)
     print(f"reference run without kills ({settings.steps} steps) ...", file=sys.stderr, flush=True)
-    made = _run(settings)
+    figures = _run(settings)
     cached.parent.mkdir(exist_ok=True)
-    cached.write_bytes(msgspec.json.encode(made))
-    return made
+    cached.write_bytes(msgspec.json.encode(figures))
+    return figures
 
 
 def _run(settings: ChaosSettings) -> Reference:
@@ -63,7 +63,7 @@ def _run(settings: ChaosSettings) -> Reference:
 
 
 def _figures(after: Aftermath, seconds: float) -> Reference:
-    commits = [one.envelope.at for one in after.log if isinstance(one.envelope.event, StepCommitted)]
+    commits = [recorded.envelope.at for recorded in after.log if isinstance(recorded.envelope.event, StepCommitted)]
     return Reference(
         digests=measures.weight_digests(after.events),
         lengths=measures.trained_lengths(after.events),

@@ -25,7 +25,7 @@ def report(
     kills: int,
     synchronous: bool,
 ) -> dict[str, Any]:
-    """Everything that is printed as JSON. `broken` lists the promises that were not kept; none, and all is well."""
+    """Return the figures that are printed as JSON. `broken` lists the promises that were not kept."""
     lost = measures.tokens_lost(after.events, after.fetch)
     gone = measures.vanished(sightings, after.log)
     twice = measures.trained_twice(after.events)
@@ -49,7 +49,7 @@ def report(
     }
     return {
         "kills": len(struck),
-        "kills_by_kind": dict(sorted(Counter(one.kind.value for one in struck).items())),
+        "kills_by_kind": dict(sorted(Counter(strike.kind.value for strike in struck).items())),
         "acked_tokens_lost": sum(lost.values()) + len(gone),
         "tokens_in_log": in_log,
         "tokens_generated_again": after.generated - in_log,
@@ -76,15 +76,19 @@ def _first_difference(digests: dict[int, str], expected: dict[int, str]) -> int 
 
 
 def _by_kind(recoveries: Sequence[measures.Recovery], field: str) -> dict[str, Any]:
-    """Over all kills, and by kind over those that struck alone, with what these are made of."""
-    kinds = [kind for kind in Kind if any(one.struck.kind is kind for one in recoveries)]
+    """Return the seconds over all kills, and by kind over those that struck alone, with their parts."""
+    kinds = [kind for kind in Kind if any(recovery.struck.kind is kind for recovery in recoveries)]
     if field == "back_s":
         kinds = [kind for kind in kinds if kind in measures.BACK]
-    every = [one for one in recoveries if one.struck.kind in kinds]
-    groups = {"all": every, "alone": [one for one in every if one.alone]}
-    groups |= {kind.value: [one for one in every if one.alone and one.struck.kind is kind] for kind in kinds}
+    every = [recovery for recovery in recoveries if recovery.struck.kind in kinds]
+    groups = {"all": every, "alone": [recovery for recovery in every if recovery.alone]}
+    groups |= {
+        kind.value: [recovery for recovery in every if recovery.alone and recovery.struck.kind is kind]
+        for kind in kinds
+    }
     table: dict[str, Any] = {
-        name: measures.middle_and_worst(getattr(one, field) for one in group) for name, group in groups.items()
+        name: measures.middle_and_worst(getattr(recovery, field) for recovery in group)
+        for name, group in groups.items()
     }
     if field == "back_s":
         for kind in kinds:

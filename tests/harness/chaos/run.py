@@ -1,4 +1,4 @@
-"""`chaos`: one run, struck by a schedule, to its end; what came of it."""
+"""`chaos`: one run, struck by a schedule, to its end; its outcome."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ agents try for a minute to tell the rest of that Ray, which is gone, that their 
 
 
 class Commands(Protocol):
-    """Of the run `RUN`."""
+    """Commands of the run `RUN`."""
 
     def start(self, runs_dir: Path, flags_of_servers: Sequence[str] = ()) -> list[str]:
-        """A new one."""
+        """Return the command of a new run."""
 
     def resume(self, runs_dir: Path) -> list[str]:
-        """What goes on with it."""
+        """Return the command that resumes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survived:
-    """What was done to a run and seen of it. failure: why it did not come to its end; None where it did."""
+    """Kills of a run and the events seen meanwhile. failure: why it did not come to its end; None if it did."""
 
     struck: Sequence[Struck]
     sightings: Sequence[Sighting]
@@ -59,7 +59,7 @@ def chaos(
     clustered: bool = False,
     keep: bool = False,
 ) -> dict[str, Any]:
-    """Strike a run in a temporary folder, which stays where a promise was broken, or to `keep` it."""
+    """Strike a run in a temporary folder, which stays if a promise was broken, or with `keep`."""
     folder = Path(tempfile.mkdtemp(prefix="slime-chaos-"))
     facts: dict[str, Any] = {"steps": settings.steps, "max_staleness": settings.max_staleness, "clustered": clustered}
     with log_on(folder, clustered=clustered) as servers:
@@ -92,7 +92,7 @@ def _judged(
 
 @contextlib.contextmanager
 def log_on(folder: Path, *, clustered: bool) -> Iterator[Servers]:
-    """The servers of the run's log; those that are not the run's own live as long as this."""
+    """Yield the servers of the run's log; end those that are not the run's own."""
     servers: Servers = asyncio.run(Cluster.start(folder / "cluster")) if clustered else OwnServer(folder / RUN)
     try:
         yield servers
@@ -101,7 +101,7 @@ def log_on(folder: Path, *, clustered: bool) -> Iterator[Servers]:
 
 
 def survive(settings: Commands, strikes: Sequence[Strike], folder: Path, servers: Servers) -> Survived:
-    """The run and its killer side by side, until the run is over or one of them gives up; nothing of it is left."""
+    """Run the run and its killer side by side, until the run is over or one of them fails; leave no process."""
     family, watcher = Family(), Watcher(RUN, servers.url)
     family.adopt_orphans()
     supervisor = Supervisor(settings.start(folder, servers.flags), settings.resume(folder), folder / "output")
@@ -113,7 +113,7 @@ def survive(settings: Commands, strikes: Sequence[Strike], folder: Path, servers
         try:
             asyncio.run(while_running(running, beside))
         except (NoRecovery, RunBroke) as error:
-            failure = f"{error} (after {[f'{one.kind} at {one.position}' for one in killer.struck[-3:]]})"
+            failure = f"{error} (after {[f'{strike.kind} at {strike.position}' for strike in killer.struck[-3:]]})"
         seconds = time.monotonic() - begun
         left = [] if failure else family.left(LEAVE_S, servers.beside())
     finally:
@@ -122,7 +122,7 @@ def survive(settings: Commands, strikes: Sequence[Strike], folder: Path, servers
 
 
 async def while_running(running: Coroutine[Any, Any, None], beside: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Until the command has ended well, or one of them raises."""
+    """Wait until the command has ended well, or one of them raises."""
     run = asyncio.create_task(running)
     pending = {run, *map(asyncio.create_task, beside)}
     try:

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 LONGEST_DELAY_S = 1.5
 """A step of the small run takes about half of it, so that every moment of a step is met."""
 LONGEST_IN_TURN_S = 0.3
-"""Of a turn of an agent likewise, behind its begin."""
+"""Likewise about half of an agent's turn, after its begin."""
 OVERLAPPING = 0.2
 """Share of the kills that do not wait for the run to have recovered from the one before."""
 STEPS_PER_KILL, STEPS_PER_KILL_AHEAD = 3, 8
-"""Steps of a run that is made for its kills: more than a kill and the wait before it take. Where rollouts run ahead of
-training (staleness above 0) steps are shorter, and go on in most recoveries: 200 kills took 1,100 steps.
+"""Steps of a run that is made for its kills: more than a kill and the wait before it take. If rollouts run ahead of
+training (staleness above 0), steps are shorter, and continue in most recoveries: 200 kills took 1,100 steps.
 """
 STRUCK_SHARE = 0.5
-"""Share of the steps over which kills are spread. The rest is room: steps go on while kills wait for a recovery."""
+"""Share of the steps over which kills are spread. The rest is room: steps continue while kills wait for a recovery."""
 
 
 class Kind(enum.StrEnum):
-    """What can be killed. MACHINE is every process of the run at once."""
+    """Kinds of processes that can be killed. MACHINE is every process of the run at once."""
 
     NATS = "nats"
     ENGINE = "engine"
@@ -63,7 +63,7 @@ class Strike:
 
 
 def steps_for(kills: int, max_staleness: int = 0) -> int:
-    """Steps of a run that is long enough for so many kills."""
+    """Return the steps of a run that is long enough for `kills` kills."""
     return max(4, (STEPS_PER_KILL_AHEAD if max_staleness else STEPS_PER_KILL) * kills)
 
 

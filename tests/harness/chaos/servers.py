@@ -1,4 +1,4 @@
-"""Where the run's log is: on the server that the run starts itself, or on a cluster that stands beside it."""
+"""Servers of the run's log: the one that the run starts itself, or a cluster beside it."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from tests.storage.nats_cluster import NatsCluster
 
 NODES = 3
 AWAY_S = 2.0
-"""For which a node that was killed stays down."""
+"""Seconds for which a killed node stays down."""
 
 
 class Servers(Protocol):
-    """flags: what the run's command is told of them."""
+    """Servers of the run's log. flags: those of the run's command that name the servers."""
 
     flags: tuple[str, ...]
 
     def url(self) -> NatsAddress | str | None:
-        """Where the log answers; None while it does not."""
+        """Return where the log answers; None while it does not."""
 
     def pids(self) -> list[int]:
-        """Of the servers that live."""
+        """Return the pids of the servers that live."""
 
     def beside(self) -> list[int]:
-        """Of those among them that are not the run's, and stay when it is over."""
+        """Return the pids of servers that are not the run's, and stay when it is over."""
 
     async def mend(self) -> None:
-        """Start again, for ever, what is not the run's to start."""
+        """Restart servers that are not the run's own, until cancelled."""
 
     async def stop(self) -> None:
-        """End what the run does not."""
+        """End the servers that the run does not end."""
 
 
 class OwnServer:
-    """The embedded one, which the launcher starts and starts again."""
+    """The embedded server, which the launcher starts and restarts."""
 
     flags: tuple[str, ...] = ()
 

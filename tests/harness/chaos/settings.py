@@ -21,7 +21,7 @@ NUMBERS_FROM = ("actors/megatron", "actors/step", "serve_apps/engines", "slime_e
 
 @dataclass(frozen=True, slots=True)
 class ChaosSettings:
-    """The demo in small: short chunks, so that most rollouts have some; checkpoints rarer than kills; evaluations."""
+    """The demo, smaller: short chunks, so that most rollouts have some; checkpoints rarer than kills; evaluations."""
 
     steps: int = 12
     max_staleness: int = 0
@@ -32,7 +32,7 @@ class ChaosSettings:
     extra: tuple[str, ...] = ()
 
     def start(self, runs_dir: Path, flags_of_servers: Sequence[str] = ()) -> list[str]:
-        """The command of a new run."""
+        """Return the command of a new run."""
         flags = {
             "--run": RUN,
             "--runs-dir": str(runs_dir),
@@ -50,7 +50,7 @@ class ChaosSettings:
         return [sys.executable, "-m", "slime_events.app.cli.main", "demo", *words]
 
     def resume(self, runs_dir: Path) -> list[str]:
-        """The command that goes on with it."""
+        """Return the command that resumes it."""
         return [
             sys.executable,
             "-m",
@@ -63,10 +63,10 @@ class ChaosSettings:
         ]
 
     def digest(self) -> str:
-        """Of everything that the reference run's numbers depend on; hex."""
+        """Return the digest of everything that the reference run's numbers depend on, in hex."""
         root = Path(slime_events.__file__).parents[1]
-        known = hashlib.sha256(json.dumps([asdict(self), environment()], sort_keys=True).encode())
+        digest = hashlib.sha256(json.dumps([asdict(self), environment()], sort_keys=True).encode())
         for folder in NUMBERS_FROM:
             for path in sorted((root / folder).rglob("*.py")):
-                known.update(path.read_bytes())
-        return known.hexdigest()[:16]
+                digest.update(path.read_bytes())
+        return digest.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""`Supervisor`: what systemd or a pod would do: it starts the run's command again after a kill, and nothing else."""
+"""`Supervisor`: the part of systemd or a pod: it starts the run's command again after a kill, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 LOOK_S = 0.02
 AGAIN_S = 0.2
-"""Between the death of the command and its successor's start."""
+"""Seconds between the death of the command and its successor's start."""
 TAIL = 1500
 
 
 class RunBroke(Exception):
-    """The command ended badly without having been killed: what it said last."""
+    """The command ended badly without having been killed; the text is its last output."""
 
 
 class Supervisor:
@@ -29,15 +29,15 @@ class Supervisor:
 
     @property
     def pid(self) -> int:
-        """Of the driver that runs now, 0 between two."""
+        """The pid of the driver that runs now, 0 between two."""
         return self._process.pid if self._process is not None and self._process.poll() is None else 0
 
     def expect_death(self) -> None:
-        """Something was done of which the command may die: its next bad end is not its own."""
+        """Expect that the command may die of a kill: its next bad end is not its own fault."""
         self._may_die = True
 
     async def run(self, look: Callable[[], None] = lambda: None) -> None:
-        """Until the command ends well. look: called again and again meanwhile. Raises RunBroke."""
+        """Wait until the command ends well. look: called again and again meanwhile. Raises RunBroke."""
         while True:
             code = await self._once(self._resume if self.starts else self._start, look)
             if code == 0:
@@ -69,5 +69,5 @@ class Supervisor:
             )
 
     def last_words(self) -> str:
-        """The end of what was printed."""
+        """Return the end of its output."""
         return self._output.read_text(errors="replace")[-TAIL:].strip()

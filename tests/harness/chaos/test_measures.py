@@ -42,7 +42,7 @@ def _log_probs(tokens: Sequence[int]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("said", "lost"),
+    ("events", "lost"),
     [
         ([chunk(0, [1, 2]), chunk(2, [3]), end(3, [4], [1, 2, 3, 4])], 0),
         ([chunk(0, [1, 2]), chunk(2, [3])], 0),
@@ -53,8 +53,8 @@ def _log_probs(tokens: Sequence[int]) -> Any:
     ],
     ids=["all there", "not ended yet", "no chunk", "its end writes over", "begun anew", "another digest"],
 )
-def test_acked_tokens_that_do_not_stay_are_lost(said: list[Event], lost: int) -> None:
-    assert sum(measures.tokens_lost(said, unpack).values()) == lost
+def test_acked_tokens_that_do_not_stay_are_lost(events: list[Event], lost: int) -> None:
+    assert sum(measures.tokens_lost(events, unpack).values()) == lost
 
 
 def test_a_rollout_that_engines_gave_up_loses_what_it_had() -> None:
@@ -66,7 +66,7 @@ def test_a_rollout_that_engines_gave_up_loses_what_it_had() -> None:
 
 def test_what_a_reader_saw_must_be_there_afterwards() -> None:
     log = [_recorded(1, chunk(0, [1])), _recorded(2, chunk(1, [2]))]
-    seen = [Sighting(one.position, one.envelope.id, 0, 0, 1) for one in log]
+    seen = [Sighting(recorded.position, recorded.envelope.id, 0, 0, 1) for recorded in log]
     assert measures.vanished(seen, log) == []
     assert measures.vanished(seen, log[:1]) == [2]
     assert measures.vanished(seen, [log[0], _recorded(2, chunk(1, [3]))]) == [2]
@@ -87,18 +87,18 @@ def committed(step: int) -> StepCommitted:
 
 
 def test_a_sample_is_trained_where_its_batch_is_committed() -> None:
-    said = [sealed(0, "a-s0", "b-s0"), committed(0), sealed(1, "c-s0", "a-s0")]
-    assert measures.trained(said) == ["a-s0", "b-s0"]
-    assert measures.trained_twice(said) == []
-    assert measures.trained_twice([*said, committed(1)]) == ["a-s0"]
-    assert measures.trained_twice([*said, committed(0)]) == ["a-s0", "b-s0"]
-    assert measures.weight_digests([*said, committed(1)]) == {1: "w1", 2: "w2"}
+    events = [sealed(0, "a-s0", "b-s0"), committed(0), sealed(1, "c-s0", "a-s0")]
+    assert measures.trained(events) == ["a-s0", "b-s0"]
+    assert measures.trained_twice(events) == []
+    assert measures.trained_twice([*events, committed(1)]) == ["a-s0"]
+    assert measures.trained_twice([*events, committed(0)]) == ["a-s0", "b-s0"]
+    assert measures.weight_digests([*events, committed(1)]) == {1: "w1", 2: "w2"}
 
 
 def drawn(offset: int, **changes: Any) -> PromptSubmitted:
     source = Source(path="p.jsonl", offset=offset)
-    given: dict[str, Any] = {"group": f"train-0-{offset:06}", "text": "", "tokens": pack_tokens([1]), "source": source}
-    return PromptSubmitted(**given | changes)
+    fields: dict[str, Any] = {"group": f"train-0-{offset:06}", "text": "", "tokens": pack_tokens([1]), "source": source}
+    return PromptSubmitted(**fields | changes)
 
 
 def test_offsets_without_prompt_are_skipped_and_offsets_with_two_repeated() -> None:
@@ -106,14 +106,14 @@ def test_offsets_without_prompt_are_skipped_and_offsets_with_two_repeated() -> N
     others = [drawn(9, purpose=Purpose.EVAL), drawn(9, source=Source(path="inbox", offset=9))]
     fine = [drawn(0), bad, drawn(2), *others, sealed(0, "train-0-000000-s0", "train-0-000002-s0"), committed(0)]
     assert measures.prompts_drawn(fine, nothing_waits=True) == measures.Drawn((), (), ())
-    found = measures.prompts_drawn([drawn(0), drawn(3), drawn(3)], nothing_waits=False)
-    assert found == measures.Drawn(("p.jsonl@1", "p.jsonl@2"), ("p.jsonl@3",), ())
+    drawn_prompts = measures.prompts_drawn([drawn(0), drawn(3), drawn(3)], nothing_waits=False)
+    assert drawn_prompts == measures.Drawn(("p.jsonl@1", "p.jsonl@2"), ("p.jsonl@3",), ())
 
 
 def test_a_group_without_a_fate_is_forgotten_where_nothing_may_wait() -> None:
-    said = [drawn(0), drawn(1), made.rejected("train-0-000001", reason="")]
-    assert measures.prompts_drawn(said, nothing_waits=True).forgotten == ("train-0-000000",)
-    assert measures.prompts_drawn(said, nothing_waits=False).forgotten == ()
+    events = [drawn(0), drawn(1), made.rejected("train-0-000001", reason="")]
+    assert measures.prompts_drawn(events, nothing_waits=True).forgotten == ("train-0-000000",)
+    assert measures.prompts_drawn(events, nothing_waits=False).forgotten == ()
 
 
 def test_seconds_count_from_the_kill_to_what_was_stamped_after_it() -> None:
@@ -137,10 +137,10 @@ def test_seconds_count_from_the_kill_to_what_was_stamped_after_it() -> None:
 def test_a_kill_that_falls_into_a_start_or_into_another_recovery_is_not_alone() -> None:
     into_start, engine, into_recovery = _kill(Kind.GRADER, 1), _kill(Kind.ENGINE, 10), _kill(Kind.GRADER, 11)
     sightings = [_sight(5, seen=5.1, tokens=4), _sight(19, seen=19.1, tokens=4)]
-    found = measures.recoveries([into_start, engine, into_recovery], sightings)
-    assert [one.alone for one in found] == [False, False, False]
-    found = measures.recoveries([into_start, engine], sightings)
-    assert [one.alone for one in found] == [False, True]
+    measured = measures.recoveries([into_start, engine, into_recovery], sightings)
+    assert [recovery.alone for recovery in measured] == [False, False, False]
+    measured = measures.recoveries([into_start, engine], sightings)
+    assert [recovery.alone for recovery in measured] == [False, True]
 
 
 def test_a_dead_drivers_engines_do_not_count_as_recovery() -> None:

@@ -44,12 +44,12 @@ class Sighting:
 
 
 def tokens_in(event: Event) -> int:
-    """Response tokens that an event brings into the log."""
+    """Return the response tokens that an event brings into the log."""
     return event.tokens.n if isinstance(event, RolloutProgressed | RolloutCompleted) else 0
 
 
 class Watcher:
-    """`follow` runs beside the killing; the rest is what it has seen so far. url: where the log answers just now.
+    """`follow` runs beside the kills; the rest is read from the events so far. url: where the log answers just now.
     open_turns: of agents, (sample, index).
     """
 
@@ -64,15 +64,15 @@ class Watcher:
 
     @property
     def position(self) -> int:
-        """Of the newest event."""
+        """The position of the newest event."""
         return self.sightings[-1].position if self.sightings else 0
 
     def pids(self, role: str) -> list[int]:
-        """Of the workers that joined in a role, the newest first."""
+        """Return the pids of the workers that joined in a role, the newest first."""
         return self._joined.get(role, [])[::-1]
 
     def moved_since(self, at: int) -> bool:
-        """Whether tokens were made after a moment (UTC ns)."""
+        """Return whether tokens were made after a moment (UTC ns)."""
         for sighting in reversed(self.sightings):
             if sighting.seen_at <= at:
                 return False
@@ -81,7 +81,7 @@ class Watcher:
         return False
 
     async def follow(self) -> None:
-        """Until it is cancelled. A hole in the log is raised; a server that is away is not."""
+        """Follow the log until cancelled. A hole in the log raises; an absent server does not."""
         while True:
             try:
                 await self._follow_one_server()
@@ -132,4 +132,4 @@ class Watcher:
 
 
 def _in_silence(_: str) -> None:
-    """Servers are expected to be away here."""
+    """Ignore errors of the connection: servers are expected to be away."""
