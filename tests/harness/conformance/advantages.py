@@ -16,9 +16,9 @@ from tests.harness.conformance.losses import Rows, algorithm, flat, floats, segm
 
 
 def whiten(case: Case) -> Any:
-    given = case.input
-    options = {name: given[name] for name in ("shift_mean",) if name in given}
-    return masked_whiten(floats(given["values"]), torch.tensor(given["mask"]), **options).tolist()
+    params = case.input
+    options = {name: params[name] for name in ("shift_mean",) if name in params}
+    return masked_whiten(floats(params["values"]), torch.tensor(params["mask"]), **options).tolist()
 
 
 def returns(case: Case) -> Any:
@@ -27,10 +27,10 @@ def returns(case: Case) -> Any:
 
 
 def gae_rows(case: Case) -> Any:
-    given = case.input
-    rewards, segments = _grid(given["rewards"])
-    values, _ = _grid(given["values"])
-    advantages = gae(rewards, values, given["gamma"], given["lambd"])
+    params = case.input
+    rewards, segments = _grid(params["rewards"])
+    values, _ = _grid(params["values"])
+    advantages = gae(rewards, values, params["gamma"], params["lambd"])
     results = {"advantages": advantages, "returns": advantages + values}
     return {name: split(segments, segments.unpad(grid)) for name, grid in results.items()}
 
@@ -47,36 +47,36 @@ def grpo_returns(case: Case) -> Any:
 
 
 def reinforce_pp(case: Case) -> Any:
-    given = case.input
-    return _of("reinforce_plus_plus", given["rewards"], given["kl"], given.get("loss_masks"), given)
+    params = case.input
+    return _of("reinforce_plus_plus", params["rewards"], params["kl"], params.get("loss_masks"), params)
 
 
 def reinforce_pp_baseline(case: Case) -> Any:
-    given = case.input
-    return _of("reinforce_plus_plus_baseline", given["rewards"], given["kl"], given.get("loss_masks"), given)
+    params = case.input
+    return _of("reinforce_plus_plus_baseline", params["rewards"], params["kl"], params.get("loss_masks"), params)
 
 
 def _of(
-    name: str, rewards: list[float], kl: Rows, masks: Rows | None = None, given: dict[str, Any] | None = None
+    name: str, rewards: list[float], kl: Rows, masks: Rows | None = None, params: dict[str, Any] | None = None
 ) -> Rows:
     """Advantages of an estimator, by sample."""
-    settings = algorithm(**{key: value for key, value in (given or {}).items() if key in ("kl_coef", "gamma")})
+    settings = algorithm(**{key: value for key, value in (params or {}).items() if key in ("kl_coef", "gamma")})
     segments = segments_of(masks, kl)
     return split(segments, ESTIMATORS[name].advantage(floats(rewards), flat(kl), segments, settings))
 
 
 def advantages(case: Case) -> Any:
     """KL, advantages and, before whitening, returns of one estimator; PPO's come with the critic's values."""
-    given = case.input
-    fields = given.get("defaults", {}) | given.get("overrides", {})
+    params = case.input
+    fields = params.get("defaults", {}) | params.get("overrides", {})
     fields = {name: value for name, value in fields.items() if name in AlgorithmSettings.__struct_fields__}
-    settings = algorithm(**fields, advantage_estimator=given["estimator"])
-    rewards = floats(given["rewards"])
-    shape = given.get("log_probs") or given["values"]
-    masks = tensors(given.get("loss_masks") or [[1.0] * len(row) for row in shape])
-    log_probs = tensors(given.get("log_probs") or [[0.0] * len(row) for row in shape])
-    ref = None if given.get("ref_log_probs") is None else tensors(given["ref_log_probs"])
-    values = tensors(given["values"]) if given["estimator"] == "ppo" else None
+    settings = algorithm(**fields, advantage_estimator=params["estimator"])
+    rewards = floats(params["rewards"])
+    shape = params.get("log_probs") or params["values"]
+    masks = tensors(params.get("loss_masks") or [[1.0] * len(row) for row in shape])
+    log_probs = tensors(params.get("log_probs") or [[0.0] * len(row) for row in shape])
+    ref = None if params.get("ref_log_probs") is None else tensors(params["ref_log_probs"])
+    values = tensors(params["values"]) if params["estimator"] == "ppo" else None
     segments = Segments.of(masks)
     kl = token_kl(log_probs, ref, segments, settings)
     result, targets = compute_advantages(rewards, log_probs, ref, masks, settings, values=values)

@@ -1,4 +1,4 @@
-"""`Continued`: what a case says of a sample that goes on after an abort: its prompt, and a part for each generation."""
+"""`Continued`: a case's sample that continues after an abort: its prompt, and a part for each generation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class Part(NamedTuple):
 
 @dataclass
 class Continued:
-    """limit: of the whole response. status: of the sample before it goes on. masks: what older weights made."""
+    """A sample that continues after an abort.
+
+    limit: tokens of the whole response. masks: whether tokens of older weights are masked. status: before it continues.
+    """
 
     prompt: list[int]
     parts: list[Part]
@@ -49,18 +52,18 @@ class Continued:
         return self.status in _ENDED
 
 
-def is_continued(given: dict[str, Any]) -> bool:
+def is_continued(fields: dict[str, Any]) -> bool:
     """Whether a case is about one sample."""
-    words = _flat(given)
+    words = _flat(fields)
     names = ("tokens", "steps", *_PROMPT[:3])
     return any(name in words for name in names) or any(
         isinstance(words[name], list) for name in words if _RESPONSE.match(name)
     )
 
 
-def read(given: dict[str, Any]) -> Continued:
-    """Of slime's names or like ones, the sample in a dict of its own or in words. Raises UnknownShape."""
-    words = _flat(given)
+def read(fields: dict[str, Any]) -> Continued:
+    """Read a sample from slime's names or similar ones, in a dict or in words. Raises UnknownShape."""
+    words = _flat(fields)
     if "steps" in words:
         prompt, parts, finish = _of_steps(words["steps"])
         words["finish"] = words.get("finish", finish)
@@ -83,20 +86,20 @@ def read(given: dict[str, Any]) -> Continued:
     )
 
 
-def _flat(given: dict[str, Any]) -> dict[str, Any]:
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
     """The sample's fields and the settings side by side."""
-    flat = _of_scenario(str(given.get("scenario", ""))) | given
-    for name, value in given.items():
+    flat = _of_scenario(str(fields.get("scenario", ""))) | fields
+    for name, value in fields.items():
         if isinstance(value, str) and re.search(r"tokens\s*\[", value):
-            made = vars(described.sample(value))
+            sample = vars(described.sample(value))
             flat |= {
-                key: made[key] for key in ("tokens", "response_length", "rollout_log_probs", "loss_mask", "reward")
+                key: sample[key] for key in ("tokens", "response_length", "rollout_log_probs", "loss_mask", "reward")
             }
             flat["status"] = (
-                str(made["status"]) if re.search("completed|truncated", value, re.IGNORECASE) else "aborted"
+                str(sample["status"]) if re.search("completed|truncated", value, re.IGNORECASE) else "aborted"
             )
         elif isinstance(value, dict) and not _NEW.match(name):
-            flat |= {key: inner for key, inner in value.items() if key not in given}
+            flat |= {key: inner for key, inner in value.items() if key not in fields}
     return flat
 
 
@@ -105,11 +108,11 @@ def _of_scenario(words: str) -> dict[str, Any]:
     lists = [list(map(int, described.numbers(part))) for part in re.findall(r"\[([\d,\s]+)\]", words)]
     if len(lists) < 2:
         return {}
-    said: dict[str, Any] = {"prompt": lists[0], "response_tokens": lists[1], "new_tokens": lists[2:]}
-    said["weight_versions"] = [int(version) for version in re.findall(r"(?:wv|version)\W*(\d+)", words)]
+    fields: dict[str, Any] = {"prompt": lists[0], "response_tokens": lists[1], "new_tokens": lists[2:]}
+    fields["weight_versions"] = [int(version) for version in re.findall(r"(?:wv|version)\W*(\d+)", words)]
     if (limit := re.search(r"max_new_tokens\D{0,4}(\d+)", words)) is not None:
-        said["max_new_tokens"] = int(limit[1])
-    return said | {"mask_offpolicy": re.search(r"mask\w*\W*(on|true)?\b(?!\W*(off|false))", words) is not None}
+        fields["max_new_tokens"] = int(limit[1])
+    return fields | {"mask_offpolicy": re.search(r"mask\w*\W*(on|true)?\b(?!\W*(off|false))", words) is not None}
 
 
 def _under(words: dict[str, Any], names: tuple[str, ...], default: Any) -> Any:
@@ -121,8 +124,8 @@ def _of_tokens(words: dict[str, Any]) -> tuple[list[int], list[Part]]:
     prompt = next((words[name] for name in _PROMPT if isinstance(words.get(name), list)), None)
     response = next((value for name, value in words.items() if isinstance(value, list) and _is(_RESPONSE, name)), None)
     if (tokens := words.get("tokens")) is not None:
-        known = words.get("loss_mask") or words.get("rollout_log_probs") or response or ()
-        cut = len(tokens) - int(words["response_length"] if "response_length" in words else len(known))
+        per_token = words.get("loss_mask") or words.get("rollout_log_probs") or response or ()
+        cut = len(tokens) - int(words["response_length"] if "response_length" in words else len(per_token))
         prompt, response = tokens[:cut], tokens[cut:]
     if prompt is None and response is None:
         raise UnknownShape(f"no tokens of a sample in {sorted(words)}")
@@ -136,18 +139,18 @@ def _is(pattern: re.Pattern[str], name: str) -> bool:
 
 
 def _new(words: dict[str, Any], before: list[Part]) -> list[Part]:
-    """What is generated from then on: once, or several times."""
+    """Return the parts that are generated after the abort."""
     parts: list[Part] = []
     for name, value in words.items():
         if not _is(_NEW, name) or isinstance(value, bool | str | None):
             continue
-        for one in value if isinstance(value, list) and value and isinstance(value[0], list | dict) else [value]:
-            said = one if isinstance(one, dict) else {"tokens": one}
-            tokens = _under(said, ("tokens", "new_tokens", "output_ids"), [])
+        for entry in value if isinstance(value, list) and value and isinstance(value[0], list | dict) else [value]:
+            fields = entry if isinstance(entry, dict) else {"tokens": entry}
+            tokens = _under(fields, ("tokens", "new_tokens", "output_ids"), [])
             tokens = list(range(1000, 1000 + tokens)) if isinstance(tokens, int) else tokens
-            given = _under(said, ("log_probs", "rollout_log_probs"), None) or words.get("new_log_probs")
-            version = _under(said, ("weight_version", "version", "wv"), -1)
-            parts.append(Part(tokens, given or [-0.5] * len(tokens), int(version)))
+            log_probs = _under(fields, ("log_probs", "rollout_log_probs"), None) or words.get("new_log_probs")
+            version = _under(fields, ("weight_version", "version", "wv"), -1)
+            parts.append(Part(tokens, log_probs or [-0.5] * len(tokens), int(version)))
     return parts or ([] if words.get("steps") else [Part([], [], -1)])
 
 
@@ -168,10 +171,10 @@ def _of_steps(steps: list[str]) -> tuple[list[int], list[Part], str]:
 def _versions(words: dict[str, Any]) -> list[int]:
     """Weight versions as they are named, oldest first."""
     several = _under(words, ("weight_versions", "versions"), [])
-    known = [int(version) for version in (several if isinstance(several, list) else [several])]
+    numbers = [int(version) for version in (several if isinstance(several, list) else [several])]
     old = _under(words, ("old_weight_version", "old_version", "first_version", "version_before"), None)
     new = _under(
         words, ("new_weight_version", "weight_version", "new_version", "second_version", "version_after"), None
     )
-    known = [int(old)] if old is not None else known
-    return known if new is None else [*(known[:1] or [FIRST_VERSION]), int(new)]
+    numbers = [int(old)] if old is not None else numbers
+    return numbers if new is None else [*(numbers[:1] or [FIRST_VERSION]), int(new)]

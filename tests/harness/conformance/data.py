@@ -22,7 +22,7 @@ HOME = "slime.rollout.data_source"
 
 
 def _prompts(folder: str, rows: int) -> str:
-    """A file of the prompts p0, p1, ... and one line that is no JSON, which is no row."""
+    """A file of the prompts p0, p1, ... and one line without JSON, which is skipped."""
     path = Path(folder) / "prompts.jsonl"
     lines = [json.dumps({"input": f"p{row}"}) for row in range(rows)]
     path.write_text("\n".join([*lines[:2], "{broken", *lines[2:]]) + "\n")
@@ -35,37 +35,39 @@ def path_slice(case: Case) -> Any:
 
 
 def shuffle(case: Case) -> Any:
-    given = case.input
+    params = case.input
     with tempfile.TemporaryDirectory() as folder:
-        data = DataSettings(prompt_data=_prompts(folder, given["n"]), rollout_shuffle=True)
-        rows = PromptSource(data, given.get("rollout_seed", 42)).take(given.get("epoch_id", 0) * given["n"], given["n"])
+        data = DataSettings(prompt_data=_prompts(folder, params["n"]), rollout_shuffle=True)
+        rows = PromptSource(data, params.get("rollout_seed", 42)).take(
+            params.get("epoch_id", 0) * params["n"], params["n"]
+        )
     return [row.text for row in rows]
 
 
 def data_source(case: Case) -> Any:
     """Calls on slime's class that the symbol names, each with what is there before and after it.
 
-    What is asked of every call is given for every call: a list with an entry for each where one call has a value.
+    An outcome of every call is a list with an entry per call; an outcome of a single call is a value.
     """
-    given = case.input
+    params = case.input
     name = "RolloutDataSourceWithBuffer" if "Buffer" in case.symbol else "RolloutDataSource"
-    rows = _given(given, "dataset_len", "dataset_size", "dataset", "n_rows", "n_prompts", "num_prompts", default=5)
+    rows = _first(params, "dataset_len", "dataset_size", "dataset", "n_rows", "n_prompts", "num_prompts", default=5)
     with tempfile.TemporaryDirectory() as folder:
         args = SimpleNamespace(
             prompt_data=_prompts(folder, len(rows) if isinstance(rows, list) else rows),
-            n_samples_per_prompt=_given(given, "n_samples_per_prompt", "n_samples", "group_size", default=2),
-            rollout_seed=_given(given, "rollout_seed", "seed", default=42),
-            rollout_shuffle=_given(given, "rollout_shuffle", "shuffle", default=False),
-            buffer_filter_path=given.get("buffer_filter_path"),
+            n_samples_per_prompt=_first(params, "n_samples_per_prompt", "n_samples", "group_size", default=2),
+            rollout_seed=_first(params, "rollout_seed", "seed", default=42),
+            rollout_shuffle=_first(params, "rollout_shuffle", "shuffle", default=False),
+            buffer_filter_path=params.get("buffer_filter_path"),
             save=folder,
             load=folder,
         )
-        return _Played(load_function(f"{HOME}.{name}"), args).play(calls_of(given), case.expected)
+        return _Played(load_function(f"{HOME}.{name}"), args).play(calls_of(params), case.expected)
 
 
-def _given(given: dict[str, Any], *names: str, default: Any) -> Any:
-    """Under the first of these names that is there."""
-    return next((given[name] for name in names if name in given), default)
+def _first(params: dict[str, Any], *names: str, default: Any) -> Any:
+    """Return the value of the first of these names that exists."""
+    return next((params[name] for name in names if name in params), default)
 
 
 _NO_CALLS = (
@@ -84,24 +86,24 @@ _TIMES = ("times", "repeat", "n_calls", "num_calls")
 _ASKS = re.compile("ask|get|call|draw|request|num|^n$|first|second|third|count|round|step|op|then|again")
 
 
-def calls_of(given: dict[str, Any]) -> list[described.Call]:
+def calls_of(params: dict[str, Any]) -> list[described.Call]:
     """`steps` in words, or how many groups to `ask` for, once or several times, behind `buffer` groups."""
-    times = _given(given, *_TIMES, default=1)
-    there = next((value for name, value in given.items() if name.startswith("buffer") and isinstance(value, int)), 0)
-    asked = list[described.Call]()
-    for name, value in given.items():
+    times = _first(params, *_TIMES, default=1)
+    there = next((value for name, value in params.items() if name.startswith("buffer") and isinstance(value, int)), 0)
+    requests = list[described.Call]()
+    for name, value in params.items():
         if name in _TIMES or name.startswith(_NO_CALLS) or isinstance(value, bool | None) or not _ASKS.search(name):
             continue
         if not isinstance(value, str) or described.is_call(value):
-            asked += described.calls([value] if isinstance(value, int | dict) else value)
-    if not asked:
-        raise UnknownShape(f"no calls in {sorted(given)}")
-    asked *= times
-    return [described.Call("add", there), *asked] if there else asked
+            requests += described.calls([value] if isinstance(value, int | dict) else value)
+    if not requests:
+        raise UnknownShape(f"no calls in {sorted(params)}")
+    requests *= times
+    return [described.Call("add", there), *requests] if there else requests
 
 
 class _Played:
-    """A data source, and what came of the calls on it."""
+    """A data source, and the results of the calls on it."""
 
     def __init__(self, make: Any, args: SimpleNamespace) -> None:
         self.make, self.args = make, args
@@ -115,12 +117,12 @@ class _Played:
         """Make the calls; what they gave, by slime's names. like: an outcome, whose shape says of which call."""
         for call in calls:
             self._call(call)
-        wanted = like if isinstance(like, dict) else {}
-        each = {name: self._of_each(name, wanted[name]) for name in wanted if self.drawn}
+        likes = like if isinstance(like, dict) else {}
+        each = {name: self._of_each(name, likes[name]) for name in likes if self.drawn}
         return self._now() | {name: value for name, value in each.items() if value is not None}
 
     def _of_each(self, name: str, like: Any) -> Any:
-        """What a name stands for that is said of all calls, or of the first, second or third; None for others."""
+        """Return the value of a name that is about all calls, or the first, second or third; None for other names."""
         ordinal = next((place for place, word in enumerate(_ORDINALS) if re.search(word, name)), None)
         if ordinal is not None and ordinal < len(self.drawn):
             return _as(self.drawn[ordinal], like)
@@ -128,16 +130,16 @@ class _Played:
         if not isinstance(like, list) or (len(of_calls) < 2 and name in self.drawn[-1]):
             return None
         if name not in self.drawn[-1]:
-            return [_as(drawn, one) for drawn, one in zip(self.drawn, like, strict=False)]
+            return [_as(drawn, shape) for drawn, shape in zip(self.drawn, like, strict=False)]
         if _depth(like) > _depth(of_calls[-1]):
             return of_calls
-        whole = [one for part in of_calls if isinstance(part, list) for one in part]
+        whole = [value for part in of_calls if isinstance(part, list) for value in part]
         return whole if len(like) == len(whole) else None
 
     def _now(self) -> dict[str, Any]:
-        """What the last call gave, and what is there behind it."""
+        """Return the result of the last call, and the state after it."""
         names = ("sample_offset", "epoch_id", "sample_index", "sample_group_index")
-        fresh = [group for group in self.last if not any(group is one for one in self.given_back)]
+        fresh = [group for group in self.last if not any(group is returned for returned in self.given_back)]
         return {
             "from_dataset": len(fresh),
             "from_buffer": len(self.last) - len(fresh),
@@ -161,8 +163,8 @@ class _Played:
                 self.drawn[-1] = self._now()
             case "add":
                 size = self.args.n_samples_per_prompt
-                made = [[Sample(prompt=f"b{group}") for _ in range(size)] for group in range(call.number)]
-                self.given_back = self.last[: call.number] if len(self.last) >= call.number else made
+                groups = [[Sample(prompt=f"b{group}") for _ in range(size)] for group in range(call.number)]
+                self.given_back = self.last[: call.number] if len(self.last) >= call.number else groups
                 self.source.add_samples(self.given_back)
             case "save":
                 self.held["buffer_before"] = len(getattr(self.source, "buffer", ()))
@@ -182,12 +184,12 @@ _ORDINALS = (
 
 
 def _depth(value: Any) -> int:
-    """How deep a list is."""
+    """Return the depth of nested lists."""
     return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
 
 
 def _as(drawn: dict[str, Any], like: Any) -> Any:
-    """What one call gave, in the shape of an outcome: counted, its prompts, its indices, or all by their names."""
+    """Return one call's result in the shape of an outcome: a count, prompts, indices, or all of them by name."""
     if isinstance(like, dict):
         return drawn
     if not isinstance(like, list):

@@ -1,4 +1,4 @@
-"""What cases say in words: texts, samples and steps, in the few words that their authors use for them."""
+"""Reads texts, samples and steps that cases describe in a few fixed words."""
 
 from __future__ import annotations
 
@@ -72,20 +72,20 @@ def sample(words: str) -> Sample:
     return Sample(**fields)
 
 
-def samples(given: str | list[Any]) -> list[Sample]:
+def samples(words: str | list[Any]) -> list[Sample]:
     """`4 samples: idx0 ...; idx1 ...`, or a list of such words or of dicts with slime's names."""
-    if isinstance(given, str):
-        given = given.partition(":")[2].split(";")
-    made = [sample(one) if isinstance(one, str) else _from_dict(one) for one in given]
-    for place, one in enumerate(made):
-        one.index = place if one.index is None else one.index
-    return made
+    if isinstance(words, str):
+        words = words.partition(":")[2].split(";")
+    every = [sample(entry) if isinstance(entry, str) else _from_dict(entry) for entry in words]
+    for place, member in enumerate(every):
+        member.index = place if member.index is None else member.index
+    return every
 
 
 def _from_dict(fields: dict[str, Any]) -> Sample:
     status = Status(str(fields.get("status", "completed")).lower().rpartition(".")[2])
-    known = {name: value for name, value in fields.items() if name in Sample.__dataclass_fields__}
-    return Sample(**(known | {"status": status}))
+    values = {name: value for name, value in fields.items() if name in Sample.__dataclass_fields__}
+    return Sample(**(values | {"status": status}))
 
 
 class Appended(NamedTuple):

@@ -1,7 +1,7 @@
-"""Where slime's own outcome is a defect, or narrower than ours, and we differ on purpose: rules, not cases.
+"""Rules for differences on purpose: slime's outcome is a defect, or narrower than ours.
 
-A rule says for which inputs it is (`applies`) and what our outcome has to be then (`holds`): a case that differs from
-slime passes only where some rule wants it and finds what it promises. An outcome that is slime's needs no rule.
+A rule says to which inputs it applies (`applies`) and what our outcome must be then (`holds`). A case that differs from
+slime passes only if a rule applies and holds. An outcome equal to slime's needs no rule.
 """
 
 from __future__ import annotations
@@ -62,18 +62,20 @@ def _buffer_is_kept(case: Case, got: Any) -> bool:
     )
 
 
-def _asked(case: Case) -> list[int]:
+def _requested(case: Case) -> list[int]:
     return [call.number for call in calls_of(case.input) if call.name == "get"]
 
 
 def _asks_for_much(case: Case) -> bool:
-    return case.raises is None and max(_asked(case)) > case.input.get("dataset_len", 5)
+    return case.raises is None and max(_requested(case)) > case.input.get("dataset_len", 5)
 
 
 def _gives_all(case: Case, got: Any) -> bool:
-    asked = _asked(case)
+    requested = _requested(case)
     return (
-        got["returned"] == asked and got["n_returned"] in (asked, asked[-1]) and got["sample_group_index"] == sum(asked)
+        got["returned"] == requested
+        and got["n_returned"] in (requested, requested[-1])
+        and got["sample_group_index"] == sum(requested)
     )
 
 
@@ -88,7 +90,7 @@ def _nothing_is_lost(case: Case, got: Any) -> bool:
 
 
 def _keeps_surplus(case: Case, got: Any) -> bool:
-    """Of slime's outcome all holds, and what it throws away is there too."""
+    """Return whether the outcome has all of slime's, and also the groups that slime throws away."""
     if not set(case.expected.get("recycled_group_indices", ())) <= set(got.get("recycled_group_indices", ())):
         return False
     if any(got.get("recycled_start_rollout_id", ())):  # it is the first step
@@ -121,8 +123,8 @@ def _mask_of(sample: Continued) -> list[int]:
 
 
 def _trains_newest(case: Case, got: Any) -> bool:
-    made = _mask_of(read(case.input))[: len(got["loss_mask"])]
-    return got["loss_mask"] == made and _rest_is_same(case, got, "loss_mask")
+    newest = _mask_of(read(case.input))[: len(got["loss_mask"])]
+    return got["loss_mask"] == newest and _rest_is_same(case, got, "loss_mask")
 
 
 # The trainer.
@@ -149,13 +151,13 @@ def _learns_nothing(case: Case, got: Any) -> bool:
     others = RUNNERS[case.family](replace(case, input=case.input | without)) if any(trained) else {"returns": []}
     rows, expected = (each if isinstance(each, dict) else {"returns": each} for each in (got, others))
     left = {name: list(compress(rows[name], trained)) for name in expected}
-    free = [row for row, one in zip(rows["returns"], trained, strict=True) if not one]
+    free = [row for row, is_trained in zip(rows["returns"], trained, strict=True) if not is_trained]
     return len(rows["returns"]) == len(trained) and same(expected, left) and not any(_flat(free))
 
 
 def _uneven(case: Case) -> bool:
-    given = case.input
-    return case.raises == "AssertionError" and len(set(given["rollout_indices"])) >= given["global_batch_size"]
+    params = case.input
+    return case.raises == "AssertionError" and len(set(params["rollout_indices"])) >= params["global_batch_size"]
 
 
 def _kept_samples(case: Case) -> list[list[int]]:
@@ -200,7 +202,7 @@ def _same_where_trained(case: Case, got: Any) -> bool:
             if not 0 <= ours[0] <= min(theirs[0], len(case.input["loss_masks"])):
                 return False
             continue
-        trained = [(a, b) for a, b, one in zip(theirs, ours, mask, strict=True) if one]
+        trained = [(a, b) for a, b, bit in zip(theirs, ours, mask, strict=True) if bit]
         if not all(same(a, b, case.tolerance) for a, b in trained) or not all(map(math.isfinite, ours)):
             return False
     return True
@@ -210,8 +212,8 @@ def _same_where_trained(case: Case, got: Any) -> bool:
 
 
 def _smaller_group(case: Case) -> bool:
-    given = case.input
-    return len(given["rewards"]) != given["n_samples_per_prompt"] * given["rollout_batch_size"] or any(
+    params = case.input
+    return len(params["rewards"]) != params["n_samples_per_prompt"] * params["rollout_batch_size"] or any(
         isinstance(value, float) and math.isnan(value) for value in _flat(case.expected["rewards"])
     )
 
@@ -229,13 +231,13 @@ def _each_group_by_itself(case: Case, got: Any) -> bool:
 
 
 def _looks_for_its_box(case: Case) -> bool:
-    given = case.input
-    name = str((given.get("metadata") or {}).get("rm_type") or given["args.rm_type"]).strip()
+    params = case.input
+    name = str((params.get("metadata") or {}).get("rm_type") or params["args.rm_type"]).strip()
     return name in ("boxed_math", "boxed_deepscaler", "boxed_dapo")
 
 
 def _grades_the_box(case: Case, got: Any) -> bool:
-    """As the grader grades an answer that is nothing but the box."""
+    """Return whether the grade is that of an answer with only the box."""
     inner, label = last_boxed(case.input["response"]) or "", str(case.input["label"])
     if isinstance(got, dict):
         return same(compute_score(f"Answer: {inner}", label), got)

@@ -15,7 +15,7 @@ from tests.simulation.simulation import make_plan
 
 
 def fan_out_at_a_boundary() -> dict[str, Any]:
-    """What became of the rollouts that rested and then ended: how many samples each gave."""
+    """Return how many samples came from each rollout that was suspended and then ended."""
     plan = make_plan(steps=3, groups=1, samples=2, draw=2, in_prompt_order=False, partial_rollout=True)
     with tempfile.TemporaryDirectory() as folder:
         run = a_run(Path(folder), "uneven", plan, scripts=(Script(chunk=2, seconds_per_chunk=0.004),))
@@ -25,5 +25,5 @@ def fan_out_at_a_boundary() -> dict[str, Any]:
     continued = sorted(rested & ended)
     return {
         "recycled": bool(continued),
-        "samples_of_each": sorted({sum(sibling_id(one, n) in ended for n in range(3)) for one in continued}),
+        "samples_of_each": sorted({sum(sibling_id(sample, n) in ended for n in range(3)) for sample in continued}),
     }

@@ -32,13 +32,13 @@ def nonzero_std(case: Case) -> Any:
 
 
 def drops(case: Case) -> Any:
-    given = case.input
+    params = case.input
     output = DynamicFilterOutput(
-        keep=given["keep"],
-        reason=given.get("reason"),
-        keep_when_insufficient=given.get("keep_when_insufficient", False),
+        keep=params["keep"],
+        reason=params.get("reason"),
+        keep_when_insufficient=params.get("keep_when_insufficient", False),
     )
-    return should_drop(output, insufficient=given["remaining_batch_size"] <= given["target_data_size"])
+    return should_drop(output, insufficient=params["remaining_batch_size"] <= params["target_data_size"])
 
 
 def metrics(case: Case) -> Any:

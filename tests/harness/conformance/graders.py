@@ -47,9 +47,11 @@ def math(case: Case) -> Any:
 
 def dispatch(case: Case) -> Any:
     """`args.NAME` are settings; the rest is the sample's."""
-    given = dict(case.input)
+    params = dict(case.input)
     names = ("rm_type", "custom_rm_path", "reward_key")
-    settings = {name: given.pop(f"args.{name}") for name in names if f"args.{name}" in given}
-    own = {name: given[name] for name in ("custom_rm_path", "prompt") if given.get(name)}
-    sample = Sample(response=given["response"], label=given.get("label"), metadata=given.get("metadata") or {}, **own)
+    settings = {name: params.pop(f"args.{name}") for name in names if f"args.{name}" in params}
+    own = {name: params[name] for name in ("custom_rm_path", "prompt") if params.get(name)}
+    sample = Sample(
+        response=params["response"], label=params.get("label"), metadata=params.get("metadata") or {}, **own
+    )
     return resolve(RewardSettings(**settings), sample).function(None, sample)

@@ -1,4 +1,4 @@
-"""Runs a case and says what came of it."""
+"""Runs a case and judges its outcome."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.harness.conformance.registry import RUNNERS
 
 
 class Outcome(enum.StrEnum):
-    """What came of a case."""
+    """The outcome of a case."""
 
     PASSED = "passed"
     BETTER = "better on purpose"

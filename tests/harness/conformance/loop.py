@@ -15,18 +15,18 @@ from tests.harness.conformance.resumed import go_on
 
 def dynamic_sampling(case: Case) -> Any:
     """Groups end in the order of their numbers, slow ones behind the others, until the step is sealed."""
-    given = case.input
-    size, rewards = given["n_samples_per_prompt"], given["rewards_by_group"]
-    draw = given.get("over_sampling_batch_size") or given["rollout_batch_size"]
+    params = case.input
+    size, rewards = params["n_samples_per_prompt"], params["rewards_by_group"]
+    draw = params.get("over_sampling_batch_size") or params["rollout_batch_size"]
     mini = Miniature(
-        given["rollout_batch_size"],
+        params["rollout_batch_size"],
         size,
         draw,
         [*rewards, *[[0.0] * size] * 1000],  # a source does not end where the case ends
-        filter_of(given.get("filter")),
-        partial_rollout=given.get("partial_rollout", False),
+        filter_of(params.get("filter")),
+        partial_rollout=params.get("partial_rollout", False),
     )
-    slow = set(given.get("slow_groups") or ())
+    slow = set(params.get("slow_groups") or ())
     ended = _play(mini, slow, last=len(rewards))
     left = mini.carried_over()
     return {
@@ -67,22 +67,22 @@ def _play(mini: Miniature, slow: set[int], last: int, *, running: set[int] = fro
 
 def partial_rollout(case: Case) -> Any:
     """Surplus groups at a step's end, one sample that rested, or a rollout that becomes several samples."""
-    given = case.input
-    if "drawn_groups" in given:
-        return _surplus(given)
-    if is_continued(given):
-        return go_on(given)
-    if "fan-out" in given.get("scenario", "") or "list[Sample]" in given.get("scenario", ""):
+    params = case.input
+    if "drawn_groups" in params:
+        return _surplus(params)
+    if is_continued(params):
+        return go_on(params)
+    if "fan-out" in params.get("scenario", "") or "list[Sample]" in params.get("scenario", ""):
         return fan_out_at_a_boundary()
-    raise UnknownShape(f"neither groups nor a sample in {sorted(given)}")
+    raise UnknownShape(f"neither groups nor a sample in {sorted(params)}")
 
 
-def _surplus(given: dict[str, Any]) -> Any:
-    """So many groups end at once, the others are still running when the step is sealed."""
-    drawn, target = given["drawn_groups"], given.get("target", given.get("rollout_batch_size", 1))
-    running = given.get("still_running", 0)
-    at_once = given.get("completing_in_same_batch", drawn - running)
-    partial = given.get("partial_rollout", True)
+def _surplus(params: dict[str, Any]) -> Any:
+    """Some groups end at once, the others are still running when the step is sealed."""
+    drawn, target = params["drawn_groups"], params.get("target", params.get("rollout_batch_size", 1))
+    running = params.get("still_running", 0)
+    at_once = params.get("completing_in_same_batch", drawn - running)
+    partial = params.get("partial_rollout", True)
     mini = Miniature(target, 1, drawn, [[1.0]] * drawn, filter_of(None), partial_rollout=partial)
     for group in range(drawn):
         mini.begin(group)

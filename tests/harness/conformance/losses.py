@@ -66,28 +66,28 @@ def split(segments: Segments, values: Tensor) -> Rows:
 
 
 def kl(case: Case) -> Any:
-    given = case.input
-    ratio = given.get("importance_ratio")
-    kind = algorithm(kl_loss_type=given["kl_loss_type"]).kl_loss_type
+    params = case.input
+    ratio = params.get("importance_ratio")
+    kind = algorithm(kl_loss_type=params["kl_loss_type"]).kl_loss_type
     values = approx_kl(
-        floats(given["log_probs"]), floats(given["log_probs_base"]), kind, None if ratio is None else floats(ratio)
+        floats(params["log_probs"]), floats(params["log_probs_base"]), kind, None if ratio is None else floats(ratio)
     )
     return values.tolist()
 
 
-def _ppo_kl(given: dict[str, Any]) -> Tensor:
-    """Given as it is, or as the ratio that it makes."""
-    if "ppo_kl" in given:
-        return floats(given["ppo_kl"])
-    name = next((name for name in given if name.startswith("ratio")), None)
+def _ppo_kl(params: dict[str, Any]) -> Tensor:
+    """Return `ppo_kl`, or calculate it from the ratio that a case has."""
+    if "ppo_kl" in params:
+        return floats(params["ppo_kl"])
+    name = next((name for name in params if name.startswith("ratio")), None)
     if name is None:
-        raise UnknownShape(f"neither ppo_kl nor ratios in {sorted(given)}")
-    return -floats(given[name]).log()
+        raise UnknownShape(f"neither ppo_kl nor ratios in {sorted(params)}")
+    return -floats(params[name]).log()
 
 
-def _clips(given: dict[str, Any]) -> tuple[float, float, float | None]:
+def _clips(params: dict[str, Any]) -> tuple[float, float, float | None]:
     names = ("eps_clip", "eps_clip_high", "eps_clip_c")
-    settings = algorithm(**{name: given[name] for name in names if name in given})
+    settings = algorithm(**{name: params[name] for name in names if name in params})
     return (*clip_range(settings), settings.eps_clip_c)
 
 
@@ -104,28 +104,28 @@ def cispo(case: Case) -> Any:
 
 
 def gspo(case: Case) -> Any:
-    given = case.input
-    segments = segments_of(given.get("loss_masks"), given["log_probs"])
-    ppo_kl = gspo_kl(flat(given["old_log_probs"]) - flat(given["log_probs"]), segments)
+    params = case.input
+    segments = segments_of(params.get("loss_masks"), params["log_probs"])
+    ppo_kl = gspo_kl(flat(params["old_log_probs"]) - flat(params["log_probs"]), segments)
     return {"ppo_kl": ppo_kl.tolist(), "ratio=exp(-ppo_kl)": (-ppo_kl).exp().tolist()}
 
 
 def opsm(case: Case) -> Any:
-    given = case.input
-    segments = segments_of(given.get("loss_masks"), given["log_probs"])
-    log_ratio = flat(given["old_log_probs"]) - flat(given["log_probs"])
-    delta = algorithm(**{name: given[name] for name in ("opsm_delta",) if name in given}).opsm_delta
-    mask = opsm_mask(log_ratio, flat(given["advantages"]), segments, delta)
+    params = case.input
+    segments = segments_of(params.get("loss_masks"), params["log_probs"])
+    log_ratio = flat(params["old_log_probs"]) - flat(params["log_probs"])
+    delta = algorithm(**{name: params[name] for name in ("opsm_delta",) if name in params}).opsm_delta
+    mask = opsm_mask(log_ratio, flat(params["advantages"]), segments, delta)
     clipped = ((1 - mask) * token_weights(segments, per_token=False)).sum()
     return {"mask": mask.tolist(), "clipfrac": clipped.item()}
 
 
 def tis(case: Case) -> Any:
     """slime's two corrections: `vanilla_tis_function` bounds the weight, `icepop_function` leaves the token out."""
-    given = case.input
-    train, rollout = flat(as_rows(given["train_log_probs"])), flat(as_rows(given["rollout_log_probs"]))
+    params = case.input
+    train, rollout = flat(as_rows(params["train_log_probs"])), flat(as_rows(params["rollout_log_probs"]))
     names = ("tis_clip_low", "tis_clip")
-    settings = algorithm(**{name: given[name] for name in names if name in given})
+    settings = algorithm(**{name: params[name] for name in names if name in params})
     low, high = settings.tis_clip_low, settings.tis_clip
     correction = truncated(train, rollout, low, high)
     weight, clipped = correction.weight, correction.clipped
@@ -136,7 +136,7 @@ def tis(case: Case) -> Any:
     elif "tis" not in case.symbol:
         raise UnknownShape(f"a correction called {case.symbol!r}")
     return {
-        "pg_loss": (floats(given["pg_loss"]) * weight).tolist(),
+        "pg_loss": (floats(params["pg_loss"]) * weight).tolist(),
         "tis": correction.ratio.tolist(),
         "tis_clipfrac": clipped.tolist(),
         "tis_abs": (correction.ratio - 1).abs().tolist(),
@@ -145,19 +145,19 @@ def tis(case: Case) -> Any:
 
 def mis(case: Case) -> Any:
     """One sample or several."""
-    given = case.input
-    train, rollout = as_rows(given["train_log_probs"]), as_rows(given["rollout_log_probs"])
-    segments = segments_of(given.get("loss_masks", given.get("loss_mask")), train)
-    lower, upper = given["bounds"]
-    rejects = given.get("use_rs", False)
+    params = case.input
+    train, rollout = as_rows(params["train_log_probs"]), as_rows(params["rollout_log_probs"])
+    segments = segments_of(params.get("loss_masks", params.get("loss_mask")), train)
+    lower, upper = params["bounds"]
+    rejects = params.get("use_rs", False)
     rule = MisRule(
-        level=Level(given["tis_level"]),
-        mode=Mode(given["tis_mode"]),
+        level=Level(params["tis_level"]),
+        mode=Mode(params["tis_mode"]),
         lower=1 / upper if lower is None else lower,
         upper=upper,
         reject=rejects,
-        veto=given.get("veto") if rejects else None,
-        batch_normalize=given.get("batch_normalize", False),
+        veto=params.get("veto") if rejects else None,
+        batch_normalize=params.get("batch_normalize", False),
     )
     weights, mask = mis_weights(flat(train), flat(rollout), segments, rule)
     return {"weights": split(segments, weights), "modified_masks": split(segments, mask)}
@@ -165,32 +165,32 @@ def mis(case: Case) -> Any:
 
 def opd(case: Case) -> Any:
     """One sample or several."""
-    given = case.input
-    if given["student_log_probs"] is None:  # a pipeline stage without logits changes nothing
-        return {"advantages": given["advantages"]}
-    several = isinstance(given["advantages"][0], list)
-    if given.get("teacher_log_probs") is None:
+    params = case.input
+    if params["student_log_probs"] is None:  # a pipeline stage without logits changes nothing
+        return {"advantages": params["advantages"]}
+    several = isinstance(params["advantages"][0], list)
+    if params.get("teacher_log_probs") is None:
         raise InvalidValue("distillation needs the teacher's log-probs")
-    rows = {name: as_rows(given[name]) for name in ("advantages", "student_log_probs", "teacher_log_probs")}
+    rows = {name: as_rows(params[name]) for name in ("advantages", "student_log_probs", "teacher_log_probs")}
     segments = segments_of(None, rows["advantages"])
-    coef = given.get("opd_kl_coef", 1.0)
+    coef = params.get("opd_kl_coef", 1.0)
     advantages, reverse_kl = distil(*map(flat, rows.values()), coef)
     results = {"advantages": advantages, "opd_reverse_kl": reverse_kl}
     return {name: split(segments, value) if several else value.tolist() for name, value in results.items()}
 
 
 def value_loss(case: Case) -> Any:
-    given = case.input
-    values, old = (as_rows(given[name]) for name in ("new_values_at_response", "old_values"))
-    segments = segments_of(given.get("loss_masks", given.get("loss_mask")), old)
+    params = case.input
+    values, old = (as_rows(params[name]) for name in ("new_values_at_response", "old_values"))
+    segments = segments_of(params.get("loss_masks", params.get("loss_mask")), old)
     loss, figures = value_objective(
         values=tensors(values),
         old_values=tensors(old),
-        returns=tensors(as_rows(given["returns"])),
+        returns=tensors(as_rows(params["returns"])),
         loss_masks=segments.split(segments.mask),
         rollout_denoms=None,
         settings=algorithm(
-            value_clip=given["value_clip"], calculate_per_token_loss=given.get("calculate_per_token_loss", False)
+            value_clip=params["value_clip"], calculate_per_token_loss=params.get("calculate_per_token_loss", False)
         ),
     )
     return {"loss": loss.item(), "value_clipfrac": figures["value_clipfrac"].item()}
@@ -208,12 +208,12 @@ class _Alone:
 
 def logprob_entropy(case: Case) -> Any:
     """The trainer's pass over the logits. What top-p left out is cut off before; the entropy is of all logits."""
-    given = case.input
-    tokens = torch.tensor(given["tokens"], dtype=torch.int64)
+    params = case.input
+    tokens = torch.tensor(params["tokens"], dtype=torch.int64)
     if not len(tokens):
         return {"log_probs": [], "entropy": []}
-    kept = logits = torch.tensor(given["logits"], dtype=torch.float32)
-    if (mask := given.get("log_prob_keep_mask")) is not None:
+    kept = logits = torch.tensor(params["logits"], dtype=torch.float32)
+    if (mask := params.get("log_prob_keep_mask")) is not None:
         kept = logits.masked_fill(~torch.tensor(mask).scatter(-1, tokens[:, None], True), -torch.inf)
     log_probs, _ = log_probs_and_entropy(kept, tokens, _Alone())
     _, entropy = log_probs_and_entropy(logits, tokens, _Alone())
@@ -221,8 +221,8 @@ def logprob_entropy(case: Case) -> Any:
 
 
 def loss_reduce(case: Case) -> Any:
-    given = case.input
-    lengths, values = given.get("response_lengths"), flat(as_rows(given["x"]))
-    segments = segments_of(given.get("loss_masks"), [[0.0] * length for length in lengths or [len(values)]])
-    per_token, denoms = given.get("calculate_per_token_loss", False), given.get("sample_denoms")
+    params = case.input
+    lengths, values = params.get("response_lengths"), flat(as_rows(params["x"]))
+    segments = segments_of(params.get("loss_masks"), [[0.0] * length for length in lengths or [len(values)]])
+    per_token, denoms = params.get("calculate_per_token_loss", False), params.get("sample_denoms")
     return (values * token_weights(segments, per_token=per_token, rollout_denoms=denoms)).sum().item()

@@ -104,7 +104,7 @@ class Miniature:
             self.say(made.assigned(event.sample, group=event.group, value=reward, grader="test"))
 
     def rest(self, group: int) -> None:
-        """Where the sealed batch suspends, as engines do: the samples of a group rest with the token they have."""
+        """Suspend the samples of a group, each with one token, as engines do when the sealed batch suspends."""
         for event in self._requests(group):
             self.say(made.suspended(event.sample, 1, engine="test"))
 
@@ -118,7 +118,7 @@ class Miniature:
         return [int(group[1:]) for group in batches[0].groups] if batches else None
 
     def drop_reasons(self) -> list[str]:
-        """Of each rejected group, in order."""
+        """Return the reason of each rejected group, in order."""
         return [event.reason for event in self._events() if isinstance(event, GroupRejected)]
 
     def dropped(self) -> list[int]:

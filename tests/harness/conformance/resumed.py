@@ -1,4 +1,4 @@
-"""One sample of a group under way when a step ends: asked for again by the conductor, gone on with by an engine."""
+"""A sample under way when a step ends: the conductor requests it again, and an engine continues it."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from tests.harness.conformance.continued import Continued, Part
 SAMPLE = "g0-s0"
 
 
-def go_on(given: dict[str, Any]) -> dict[str, Any]:
-    """What slime's `generate_and_rm` gives for a sample with a part of its response: request and sample, by its names.
+def go_on(params: dict[str, Any]) -> dict[str, Any]:
+    """Return request and sample by slime's names, as `generate_and_rm` gives them for a sample with a partial response.
 
-    One that is complete is not asked for again.
+    A complete sample is not requested again.
     """
-    case = continued.read(given)
-    known = Trajectories(unpack)
+    case = continued.read(params)
+    trajectories = Trajectories(unpack)
     rooms: list[int] = []
     inputs: list[list[int]] = []
     for attempt, part in enumerate(case.parts or [Part([], [], 0)]):
-        request = _asked(case, attempt)
-        known.apply(request, 2 * attempt + 1)
-        trajectory = known.by_sample[SAMPLE]
-        asked = GenerateRequest("r", unpack(request.prompt), request.sampling, 0, trajectory.tokens)
-        rooms.append(asked.left)
-        inputs.append([*asked.prompt.tolist(), *asked.resume.tolist()])
+        request = _request(case, attempt)
+        trajectories.apply(request, 2 * attempt + 1)
+        trajectory = trajectories.by_sample[SAMPLE]
+        generation = GenerateRequest("r", unpack(request.prompt), request.sampling, 0, trajectory.tokens)
+        rooms.append(generation.left)
+        inputs.append([*generation.prompt.tolist(), *generation.resume.tolist()])
         rollout = Rollout(request, trajectory, "test")
-        if asked.left > 0:
+        if generation.left > 0:
             rollout.add(_delta(part, trajectory))
         if part is not case.parts[-1]:
-            known.apply(rollout.chunk(), 2 * attempt + 2)
+            trajectories.apply(rollout.chunk(), 2 * attempt + 2)
     stop = StopReason.STOP
     if case.status == "truncated" or case.finish == "length" or (rooms[-1] <= 0 and not case.is_complete):
         stop = StopReason.LENGTH
@@ -73,7 +73,7 @@ def _delta(part: Part, trajectory: Trajectory) -> Delta:
     return Delta(np.array(part.tokens, np.int32), np.array(part.log_probs, np.float32), spans)
 
 
-def _asked(case: Continued, attempt: int) -> RolloutRequested:
+def _request(case: Continued, attempt: int) -> RolloutRequested:
     return made.requested(
         SAMPLE,
         attempt=attempt,

@@ -30,18 +30,18 @@ def group_sizes(count: int, size: int) -> list[int]:
 
 
 def reward_norm(case: Case) -> Any:
-    given = case.input
-    rewards, overrides = given["rewards"], given.get("overrides", {})
+    params = case.input
+    rewards, overrides = params["rewards"], params.get("overrides", {})
     settings = algorithm(**{k: v for k, v in overrides.items() if k in AlgorithmSettings.__struct_fields__})
-    size = overrides.get("n_samples_per_prompt", given["n_samples_per_prompt"])
+    size = overrides.get("n_samples_per_prompt", params["n_samples_per_prompt"])
     return {"raw": rewards, "rewards": normalize_rewards(rewards, group_sizes(len(rewards), size), settings)}
 
 
 def convert_train_data(case: Case) -> Any:
-    """Of samples in words, or as slime names their fields; groups of two where nothing else is said."""
-    given = case.input
-    samples = described.samples(given["samples"])
-    batch = _as_trained(samples, given.get("n_samples_per_prompt", 2), given.get("overrides", {}))
+    """Convert samples in words, or with slime's fields, in groups of two unless the case says otherwise."""
+    params = case.input
+    samples = described.samples(params["samples"])
+    batch = _as_trained(samples, params.get("n_samples_per_prompt", 2), params.get("overrides", {}))
     trained = [int(sample.loss_mask.sum()) for sample in batch.samples]
     return {
         "tokens": [sample.tokens.tolist() for sample in batch.samples],
@@ -59,7 +59,7 @@ def convert_train_data(case: Case) -> Any:
 
 
 def _as_trained(samples: list[Sample], size: int, overrides: dict[str, Any]) -> TrainBatch:
-    """What the trainer makes of groups of so many rollouts, played from a dump and sealed.
+    """Return the trainer's batch for groups of `size` rollouts, played from a dump and sealed.
 
     Samples with one rollout_id are of one rollout.
     """
@@ -99,9 +99,9 @@ def _as_trained(samples: list[Sample], size: int, overrides: dict[str, Any]) -> 
     return build_batch(sealed, trajectories.by_sample, unpack, temperature=1.0)
 
 
-def _numbers(rollouts: list[str], given: list[int | None]) -> list[int]:
-    """slime numbers rollouts where we name them: as given, else by the smallest number that is not taken."""
-    numbers = {rollout: number for rollout, number in zip(rollouts, given, strict=True) if number is not None}
+def _numbers(rollouts: list[str], ids: list[int | None]) -> list[int]:
+    """slime numbers rollouts where we name them: by `ids`, else by the smallest number that is not taken."""
+    numbers = {rollout: number for rollout, number in zip(rollouts, ids, strict=True) if number is not None}
     for rollout in rollouts:
         taken = set(numbers.values())
         numbers.setdefault(rollout, next(n for n in range(len(rollouts) + 1) if n not in taken))
@@ -110,15 +110,15 @@ def _numbers(rollouts: list[str], given: list[int | None]) -> list[int]:
 
 def sample_append(case: Case) -> Any:
     """One call with these arguments, or several in words."""
-    given = case.input
-    if "steps" not in given:
-        start = given.get("sample", {"tokens": [1, 2]})
+    params = case.input
+    if "steps" not in params:
+        start = params.get("sample", {"tokens": [1, 2]})
         sample = Sample(**start)
-        sample.append_response_tokens(**{name: value for name, value in given.items() if name != "sample"})
+        sample.append_response_tokens(**{name: value for name, value in params.items() if name != "sample"})
         return fields_of(sample)
     sample, cached = Sample(), 0
     letters = iter("abcdefghijklmnopqrsuvwxyz")  # the texts, which the words leave out: T is a tool's token
-    for step in given["steps"]:
+    for step in params["steps"]:
         if step.startswith("tokens="):
             sample.tokens = [int(number) for number in described.numbers(step)]
             continue
@@ -148,23 +148,23 @@ def fields_of(sample: Sample) -> dict[str, Any]:
 
 
 def passrate(case: Case) -> Any:
-    given = case.input
-    size, rewards = given["group_size"], given["flat_rewards"]
-    if (ids := given.get("group_ids")) is not None:
+    params = case.input
+    size, rewards = params["group_size"], params["flat_rewards"]
+    if (ids := params.get("group_ids")) is not None:
         groups: dict[Any, list[float]] = {}
         for number, reward in zip(ids, rewards, strict=True):
             groups.setdefault(number, []).append(reward)
         return pass_rate([reward for group in groups.values() for reward in group], [*map(len, groups.values())])
-    return pass_rate(rewards, [size] * given.get("num_groups", len(rewards) // size))
+    return pass_rate(rewards, [size] * params.get("num_groups", len(rewards) // size))
 
 
 def repetition(case: Case) -> Any:
     """A text, in Python's words or as it is, or a unit and how often it comes."""
-    given = case.input
-    if "text" in given:
-        return has_repetition(described.text(given["text"]))
-    unit = next((value for value in given.values() if isinstance(value, str)), None)
-    count = next((value for value in given.values() if isinstance(value, int)), None)
+    params = case.input
+    if "text" in params:
+        return has_repetition(described.text(params["text"]))
+    unit = next((value for value in params.values() if isinstance(value, str)), None)
+    count = next((value for value in params.values() if isinstance(value, int)), None)
     if unit is None or count is None:
-        raise UnknownShape(f"no text in {sorted(given)}")
+        raise UnknownShape(f"no text in {sorted(params)}")
     return has_repetition(unit * count)

@@ -28,14 +28,14 @@ def balanced_partitions(case: Case) -> Any:
 
 def schedule(case: Case) -> Any:
     """The trainer's optimizer steps, each dealt out as the trainer deals it, in slime's form."""
-    given = case.input
-    rule = _rule(given["args"], given["parallel"])
+    params = case.input
+    rule = _rule(params["args"], params["parallel"])
     indices: list[list[list[int]]] = [[] for _ in range(rule.ranks)]
     partitions: list[list[int]] = [[] for _ in range(rule.ranks)]
     counts = []
-    steps = optimizer_steps(given["rollout_indices"], given["global_batch_size"])
+    steps = optimizer_steps(params["rollout_indices"], params["global_batch_size"])
     for step in steps:
-        dealt = micro_batches([given["total_lengths"][index] for index in step.indices], rule)
+        dealt = micro_batches([params["total_lengths"][index] for index in step.indices], rule)
         counts.append(max(map(len, dealt)))
         for rank, batches in enumerate(dealt):
             for members in batches:
@@ -53,8 +53,8 @@ def schedule(case: Case) -> Any:
 def _rule(options: dict[str, Any], parallel: dict[str, Any]) -> PackingRule:
     """The trainer's rule on GPUs; beside it the multiple that interleaved pipeline stages need."""
     names = ("use_dynamic_batch_size", "max_tokens_per_gpu", "micro_batch_size", "balance_data")
-    given = {name: options[name] for name in names if options.get(name) is not None}
-    settings = TrainerSettings(**given, context_parallel_size=parallel.get("cp_size", 1))
+    values = {name: options[name] for name in names if options.get(name) is not None}
+    settings = TrainerSettings(**values, context_parallel_size=parallel.get("cp_size", 1))
     rule = packing_rule(settings, ANY, parallel["dp_size"], cpu=False)
     interleaved = parallel.get("vpp_size", 1) > 1
     return dataclasses.replace(rule, multiple=parallel["microbatch_group_size_per_vp_stage"] if interleaved else 1)

@@ -65,7 +65,7 @@ def test_the_table_of_rules_is_short_and_each_says_what_slime_does() -> None:
 
 
 def changed(value: Any, *, first: bool = False) -> Any:
-    """Another outcome: its last (or first) number, bool or text changed; None where there is none."""
+    """Another outcome: its last (or first) number, bool or text changed; None without one."""
     if isinstance(value, dict | list | tuple):
         places = list(value) if isinstance(value, dict) else list(range(len(value)))
         for place in places if first else reversed(places):
@@ -94,12 +94,12 @@ def test_judge_notices_another_figure(family: str) -> None:
 @pytest.mark.parametrize("family", sorted({family for rule in RULES for family in rule.families}))
 def test_a_rule_holds_for_the_outcome_that_it_promises_alone(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for case, got in [(case, RUNNERS[family](case)) for case in of(family, Outcome.BETTER)]:
-        asked = got
+        compared = got
         if isinstance(got, dict) and not case.raises:
-            asked = {name: value for name, value in got.items() if name in case.expected}
-        others = [changed(asked, first=True)]
+            compared = {name: value for name, value in got.items() if name in case.expected}
+        others = [changed(compared, first=True)]
         if 0 not in described.numbers(str(case.input.get("loss_masks", ""))):  # the last token may be one that is free
-            others.append(changed(asked))
+            others.append(changed(compared))
         for other in others:
             spoilt = got | other if isinstance(got, dict) else other
             monkeypatch.setitem(RUNNERS, family, lambda _, spoilt=spoilt: spoilt)
@@ -161,7 +161,7 @@ def test_last_line_and_exit_code(tmp_path: Any, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 def test_runs_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """As `python -m tests.harness.conformance FILE` does, which is how others call it."""
+    """Run `python -m tests.harness.conformance FILE`, as other programs do."""
     monkeypatch.setattr("sys.argv", ["tests.harness.conformance", str(CASES)])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("tests.harness.conformance", run_name="__main__")

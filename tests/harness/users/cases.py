@@ -29,80 +29,80 @@ def scored(ran: Ran) -> None:
     """The user's dict is kept, and its entry is the reward."""
     rewards = ran.of(RewardAssigned)
     assert rewards
-    assert all(one.grader.endswith(":score") and one.value == one.detail["score"] for one in rewards)
-    assert {one.value for one in rewards} <= {0.0, 0.25, 1.0, 1.25}
-    assert max(one.value for one in rewards) == 1.25, "with what --custom-config-path adds"
+    assert all(event.grader.endswith(":score") and event.value == event.detail["score"] for event in rewards)
+    assert {event.value for event in rewards} <= {0.0, 0.25, 1.0, 1.25}
+    assert max(event.value for event in rewards) == 1.25, "with what --custom-config-path adds"
 
 
 def taught(ran: Ran) -> None:
     """The student is half a nat above its teacher."""
     first, *_ = ran.of(StepCommitted)
     assert first.metrics["opd_reverse_kl"] == pytest.approx(0.5, abs=1e-3)
-    assert {one.value for one in ran.of(RewardAssigned)} == {0.0}
+    assert {event.value for event in ran.of(RewardAssigned)} == {0.0}
 
 
 def ranked(ran: Ran) -> None:
     """Rewards are ranks in their group, in evaluations of one sample each 1."""
     groups: dict[str, list[float]] = defaultdict(list)
-    for one in ran.of(RewardAssigned):
-        groups[one.group].append(one.value)
+    for event in ran.of(RewardAssigned):
+        groups[event.group].append(event.value)
     assert {len(values) for values in groups.values()} == {1, SAMPLES}
     whole = [pytest.approx([n / (SAMPLES - 1) for n in range(SAMPLES)]), [1.0]]
     assert all(sorted(values) in whole for values in groups.values())
 
 
 def judged(ran: Ran) -> None:
-    """By the length of the response, by one object in a process."""
-    texts = {one.sample: one.text for one in ran.of(RolloutCompleted)}
+    """Rewards follow the length of the response. A process has a single reward model."""
+    texts = {event.sample: event.text for event in ran.of(RolloutCompleted)}
     rewards = ran.of(RewardAssigned)
     assert len(ran.called("compute_reward")) == len(rewards) > len(ran.called("made"))
-    assert all(one.grader.endswith(":CustomRewardModel") for one in rewards)
-    assert all(one.value == pytest.approx(min(len(texts[one.sample]), 20) / 20 + 0.25) for one in rewards)
+    assert all(event.grader.endswith(":CustomRewardModel") for event in rewards)
+    assert all(event.value == pytest.approx(min(len(texts[event.sample]), 20) / 20 + 0.25) for event in rewards)
 
 
 def made_by_name(ran: Ran) -> None:
-    """One short turn each, with what the function left; evaluations are told from training."""
-    done, groups = ran.of(RolloutCompleted), {one.group: one for one in ran.of(PromptSubmitted)}
+    """Each sample has a short turn and the function's metadata, which tells evaluations from training."""
+    done, groups = ran.of(RolloutCompleted), {event.group: event for event in ran.of(PromptSubmitted)}
     assert not ran.of(RolloutFailed)
-    assert max(one.length for one in done) == 6
-    assert all(one.metadata["same"] and one.metadata["spans"] == ["turn"] for one in done)
-    assert all(one.metadata["evaluated"] is (groups[one.group].purpose is Purpose.EVAL) for one in done)
-    assert all(any(name.endswith(":generate") for name in one.functions) for one in done)
+    assert max(event.length for event in done) == 6
+    assert all(event.metadata["same"] and event.metadata["spans"] == ["turn"] for event in done)
+    assert all(event.metadata["evaluated"] is (groups[event.group].purpose is Purpose.EVAL) for event in done)
+    assert all(any(name.endswith(":generate") for name in event.functions) for event in done)
 
 
 def made_by_panel(ran: Ran) -> None:
     """Two samples a rollout, graded by the function itself."""
     done = ran.of(RolloutCompleted)
     of_rollout: dict[str, list[bool]] = defaultdict(list)
-    for one in done:
-        of_rollout[one.rollout or one.sample].append(one.metadata["best"])
+    for event in done:
+        of_rollout[event.rollout or event.sample].append(event.metadata["best"])
     assert {tuple(sorted(best)) for best in of_rollout.values()} == {(False, True)}
-    assert {one.sample for one in ran.of(RewardAssigned)} == {one.sample for one in done}
+    assert {event.sample for event in ran.of(RewardAssigned)} == {event.sample for event in done}
     assert {step.samples for step in ran.of(StepCommitted)} == {32}
 
 
 def made_by_a_client(ran: Ran) -> None:
-    """What passes at the router's address is a turn like any other."""
+    """Requests to the router's address are turns like any other."""
     done, turns = ran.of(RolloutCompleted), ran.of(TurnRecorded)
     assert not ran.of(RolloutFailed)
-    assert {one.sample: one.length for one in turns} == {one.sample: one.length for one in done}
+    assert {event.sample: event.length for event in turns} == {event.sample: event.length for event in done}
 
 
 def filtered(ran: Ran) -> None:
-    """What the filter kept is accepted, what it did not is rejected for its reason."""
+    """Groups that the filter keeps are accepted; the others are rejected for its reason."""
     accepted, rejected = ran.of(GroupAccepted), ran.of(GroupRejected)
     assert [call["kept"] for call in ran.called("keep")].count(True) == len(accepted)
     assert [call["kept"] for call in ran.called("keep")].count(False) == len(rejected)
-    assert all(len(set(one.rewards)) == 1 and one.reason == f"all_{one.rewards[0]:.1f}" for one in rejected)
+    assert all(len(set(event.rewards)) == 1 and event.reason == f"all_{event.rewards[0]:.1f}" for event in rejected)
 
 
 def hooked(ran: Ran) -> None:
-    """Both hooks, in order, on training and on evaluations."""
+    """Two hooks ran, in order, on training and on evaluations."""
     done = ran.of(RolloutCompleted)
-    assert all(one.metadata["length"] == one.length and len(one.functions) == 3 for one in done)
-    assert {one.metadata["evaluated"] for one in done} == {False, True}
-    cut = [one for one in done if one.stop == "length"]
-    assert all(one.loss_mask is not None and not unpack(one.loss_mask).any() for one in cut)
+    assert all(event.metadata["length"] == event.length and len(event.functions) == 3 for event in done)
+    assert {event.metadata["evaluated"] for event in done} == {False, True}
+    cut = [event for event in done if event.stop == "length"]
+    assert all(event.loss_mask is not None and not unpack(event.loss_mask).any() for event in cut)
 
 
 def removed(ran: Ran) -> None:
@@ -129,8 +129,8 @@ def logged(ran: Ran) -> None:
 def eval_logged(ran: Ran) -> None:
     """Each evaluation once."""
     evaluations = ran.of(EvalCompleted)
-    assert [one.log_function.rpartition(":")[2] for one in evaluations] == ["log_eval"] * 2
-    assert [call["rollout_id"] for call in ran.called("log_eval")] == [one.version for one in evaluations]
+    assert [event.log_function.rpartition(":")[2] for event in evaluations] == ["log_eval"] * 2
+    assert [call["rollout_id"] for call in ran.called("log_eval")] == [event.version for event in evaluations]
 
 
 def post_processed(ran: Ran) -> None:
@@ -145,7 +145,7 @@ def converted(ran: Ran) -> None:
     """Rewards, loss masks and a column of its own are the batch's."""
     for batch in ran.of(BatchSealed):
         assert sum(batch.rewards) == pytest.approx(0, abs=1e-6)
-        assert {one.name for one in batch.columns} == {"loss_masks", "weights"}
+        assert {event.name for event in batch.columns} == {"loss_masks", "weights"}
         assert batch.converted_by.endswith(":centred")
 
 
@@ -160,7 +160,7 @@ def pushed(ran: Ran) -> None:
     published = ran.of(WeightsPublished)
     assert len(ran.called("push")) >= len(published) == 3
     assert all(call["weights"] == 1 for call in ran.called("push"))
-    assert all("custom_update_weight_post_write_path" in one.functions for one in published)
+    assert all("custom_update_weight_post_write_path" in event.functions for event in published)
 
 
 def lost(ran: Ran) -> None:
@@ -172,7 +172,7 @@ def lost(ran: Ran) -> None:
 
 
 def loss_is(expected: float) -> None:
-    """Of the first step, where the ratio is 1."""
+    """Return an effect that checks the loss of the first step, whose ratio is 1."""
 
     def effect(ran: Ran) -> None:
         first, *_ = ran.of(StepCommitted)
@@ -204,33 +204,35 @@ def scored_before(ran: Ran) -> None:
 
 def numbered(ran: Ran) -> None:
     """The prompts of the user's source."""
-    prompts = [one for one in ran.of(PromptSubmitted) if one.purpose is Purpose.TRAIN]
-    assert [one.metadata["number"] for one in prompts] == list(range(len(prompts)))
-    assert all(one.source.path == "numbered.Numbered" for one in prompts)
+    prompts = [event for event in ran.of(PromptSubmitted) if event.purpose is Purpose.TRAIN]
+    assert [event.metadata["number"] for event in prompts] == list(range(len(prompts)))
+    assert all(event.source.path == "numbered.Numbered" for event in prompts)
 
 
 def named(ran: Ran) -> None:
     """Every second prompt has a generate function of its own."""
-    short = {one.group for one in ran.of(PromptSubmitted) if one.generate_function_path}
-    done = [one for one in ran.of(RolloutCompleted) if not one.group.startswith("digits4")]
+    short = {event.group for event in ran.of(PromptSubmitted) if event.generate_function_path}
+    done = [event for event in ran.of(RolloutCompleted) if not event.group.startswith("digits4")]
     assert short
-    assert {one.group for one in done if one.functions} == {one.group for one in done} & short
-    assert max(one.length for one in done if one.group in short) == 2
+    assert {event.group for event in done if event.functions} == {event.group for event in done} & short
+    assert max(event.length for event in done if event.group in short) == 2
 
 
 def drawn_again(ran: Ran) -> None:
     """Some prompts are of the other run."""
-    drawn = [one for one in ran.of(PromptSubmitted) if "archive" in one.source.path]
+    drawn = [event for event in ran.of(PromptSubmitted) if "archive" in event.source.path]
     assert len(drawn) == len(ran.called("hardest"))
 
 
 def chosen_by_itself(ran: Ran) -> None:
     """Its groups are the batches, what it left out is rejected, and the evaluation is what it said."""
-    returned = [one for one in ran.of(RolloutReturned) if not one.evaluation]
-    assert [one.groups for one in returned] == [tuple(batch.groups) for batch in ran.of(BatchSealed)]
-    assert [one.metrics for one in returned] == [{"rollout/left_out": 1.0}] * 2
-    assert [one.cause for one in ran.of(GroupRejected)] == [RejectionCause.NOT_RETURNED] * 2
-    assert [(one.dataset, one.mean) for one in ran.of(EvalCompleted)] == [("apart", 0.5)] * len(ran.called("apart"))
+    returned = [event for event in ran.of(RolloutReturned) if not event.evaluation]
+    assert [event.groups for event in returned] == [tuple(batch.groups) for batch in ran.of(BatchSealed)]
+    assert [event.metrics for event in returned] == [{"rollout/left_out": 1.0}] * 2
+    assert [event.cause for event in ran.of(GroupRejected)] == [RejectionCause.NOT_RETURNED] * 2
+    assert [(event.dataset, event.mean) for event in ran.of(EvalCompleted)] == [("apart", 0.5)] * len(
+        ran.called("apart")
+    )
 
 
 def built(ran: Ran) -> None:

@@ -26,17 +26,19 @@ class Ran:
 
     def of(self, kind: type) -> list[Any]:
         """The events of one type."""
-        return [one.envelope.event for one in self.events if isinstance(one.envelope.event, kind)]
+        return [record.envelope.event for record in self.events if isinstance(record.envelope.event, kind)]
 
     def called(self, name: str) -> list[dict[str, Any]]:
-        """What the calls of one function noted."""
+        """Return the notes of the calls of one function."""
         return [call for call in self.calls if call["call"] == name]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """flags: of the launch script, behind its own. calls: functions that have to be called. effect: asserts what stands
-    in the log because of them. archive: it draws from the archive of the run before.
+    """A launch script with a user's own functions.
+
+    flags: added to the script's own. calls: functions that must be called. effect: asserts their effect on the log.
+    archive: draws from the archive of an earlier run.
     """
 
     name: str
@@ -48,7 +50,7 @@ class Case:
 
 @dataclass(slots=True)
 class Outcome:
-    """seconds: of the run. wrong: what should have been otherwise, by the part that it is wrong with."""
+    """The outcome of a case. seconds: duration of the run. wrong: what is wrong, by the part where it is."""
 
     seconds: float
     calls: int = 0
@@ -56,7 +58,7 @@ class Outcome:
 
 
 def run_name(case: Case) -> str:
-    """Of the case's run."""
+    """Return the name of the case's run."""
     return case.name.replace(" ", "-")
 
 

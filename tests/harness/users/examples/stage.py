@@ -131,7 +131,7 @@ class Played:
 
 
 class Stage:
-    """Where examples are played."""
+    """A folder and a process in which an example runs."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self._folder, self._patch = folder, patch

@@ -25,7 +25,7 @@ from tests.simulation.crash import Crash, Fate, Half
 
 @pytest.fixture(params=[None, 5], ids=["whole", "crashed"])
 def fate(request: pytest.FixtureRequest) -> Fate:
-    """Of the engine: its fifth append is stored, and it dies before it knows. A busy machine makes few, of many."""
+    """Return an engine's end after a stored append, before the answer. A busy machine makes few, larger appends."""
     return Fate([Crash(request.param, Half.AFTER, role="engine0")] if request.param else [])
 
 
@@ -41,7 +41,7 @@ def all_went_well(played: Played) -> list[RolloutCompleted]:
 
 
 def rewards(played: Played) -> dict[str, float]:
-    return {one.sample: one.value for one in played.of(RewardAssigned)}
+    return {event.sample: event.value for event in played.of(RewardAssigned)}
 
 
 def roles(played: Played, sample: str) -> list[TurnRole]:
@@ -61,9 +61,13 @@ async def test_the_functions_of_the_guide(stage: Stage, fate: Fate) -> None:
 
     played = await stage.play("guide", flags, says, rows, fate=fate)
     done = all_went_well(played)
-    assert all(one.attributes == {"truncated": False} and one.loss_mask is None for one in done)
-    assert {(one.group[-1], rewards(played)[one.sample]) for one in done} >= {("0", 1.0), ("1", 0.0), ("2", 1.0)}
-    assert [one.group[-1] for one in played.of(GroupRejected)] == ["1"]
+    assert all(event.attributes == {"truncated": False} and event.loss_mask is None for event in done)
+    assert {(event.group[-1], rewards(played)[event.sample]) for event in done} >= {
+        ("0", 1.0),
+        ("1", 0.0),
+        ("2", 1.0),
+    }
+    assert [event.group[-1] for event in played.of(GroupRejected)] == ["1"]
 
 
 def searcher(text: str) -> str:
@@ -87,15 +91,15 @@ async def test_search_r1(stage: Stage, fate: Fate) -> None:
     played = await stage.play("search_r1", SEARCH, searcher, QUESTIONS, fate=fate)
     for done in all_went_well(played):
         whole = await played.trajectory(done)
-        said = await played.trained_text(done)
+        texts = await played.trained_text(done)
         if done.group.endswith("0"):
             searched = "Let me look.<search>capital of France</search> and more" + END
-            assert said == [searched, "I know.<answer>paris!</answer>" + END]
+            assert texts == [searched, "I know.<answer>paris!</answer>" + END]
             assert "<information>Doc 1: Paris is the capital of France.\nDoc 2: France" in done.text
             assert rewards(played)[done.sample] == 1.0
             assert roles(played, done.sample) == [TurnRole.ASSISTANT] * 2
         else:
-            assert said == ["<answer>Rome</answer>" + END]
+            assert texts == ["<answer>Rome</answer>" + END]
             assert rewards(played)[done.sample] == 0.0
         trained = whole.loss_mask.tolist() if whole.loss_mask is not None else [1] * whole.length
         assert all((value < 0) == bool(bit) for value, bit in zip(whole.log_probs.tolist(), trained, strict=True))
@@ -129,17 +133,17 @@ async def test_retool(stage: Stage, fate: Fate) -> None:
     )
     rows = [{"prompt": "17*3", "label": "51"}, {"prompt": "2**10", "label": "1000"}]
     played = await stage.play("retool", flags, calculator, rows, fate=fate)
-    details = {one.sample: one.detail for one in played.of(RewardAssigned)}
+    details = {event.sample: event.detail for event in played.of(RewardAssigned)}
     for done in all_went_well(played):
         right = done.group.endswith("0")
         assert done.attributes["tool_call_count"] == 1
         assert done.attributes["payload_has_system"] is True
         assert details[done.sample]["pred"] == ("51" if right else "1024")
         assert rewards(played)[done.sample] == pytest.approx(1.0 if right else -1.05)
-        said = await played.trained_text(done)
-        assert len(said) == 2
-        assert said[0].startswith("Let me compute.")
-        assert said[1].startswith("so Answer:")
+        texts = await played.trained_text(done)
+        assert len(texts) == 2
+        assert texts[0].startswith("Let me compute.")
+        assert texts[1].startswith("so Answer:")
         assert done.stop is StopReason.STOP
 
 
@@ -160,15 +164,15 @@ async def test_multi_agent(stage: Stage, fate: Fate) -> None:
     played = await stage.play("multi_agent", flags, agents, rows, fate=fate)
     done = all_went_well(played)
     assert len(done) == 4 * 5, "two solvers, two rewriters and a selector of each rollout"
-    by_rollout = Counter(one.rollout or one.sample for one in done)
+    by_rollout = Counter(event.rollout or event.sample for event in done)
     assert set(by_rollout.values()) == {5}
-    for one in done:
-        right = one.group.endswith("0")
-        assert rewards(played)[one.sample] == pytest.approx(1.2 if right else 0.0)
-        assert "reason_content" not in one.attributes or one.attributes["reason_content"] is None
-        assert one.attributes["response_content"] in (r"so \boxed{4}", r"it is \boxed{4}", "Judgment: 2")
-        assert one.loss_mask is None
-    prompts = Counter(one.prompt_text.partition("user\n")[2].partition(":")[0] for one in done)
+    for event in done:
+        right = event.group.endswith("0")
+        assert rewards(played)[event.sample] == pytest.approx(1.2 if right else 0.0)
+        assert "reason_content" not in event.attributes or event.attributes["reason_content"] is None
+        assert event.attributes["response_content"] in (r"so \boxed{4}", r"it is \boxed{4}", "Judgment: 2")
+        assert event.loss_mask is None
+    prompts = Counter(event.prompt_text.partition("user\n")[2].partition(":")[0] for event in done)
     assert prompts == {"Solve": 8, "Improve": 8, "Select": 4}
     assert len(played.of(TurnRecorded)) == 20
 
@@ -189,9 +193,9 @@ async def test_tau_bench(stage: Stage, fate: Fate) -> None:
         assert rewards(played)[done.sample] == (1.0 if task == 0 else 0.0), "the environment's, no grader's"
         assert done.metadata["task"]["user_id"] == f"user{task}"
         assert done.metadata["reward_info"] == {"actions": 2 - task}
-        said = await played.trained_text(done)
-        assert len(said) == 2 - task
-        assert said[-1].startswith("It is done, goodbye." + END)
+        texts = await played.trained_text(done)
+        assert len(texts) == 2 - task
+        assert texts[-1].startswith("It is done, goodbye." + END)
         whole = await played.trajectory(done)
         assert "###STOP###" in played.tokenizer.decode(whole.tokens.tolist())
         assert "You work in a shop" in done.prompt_text
@@ -226,8 +230,8 @@ async def test_geo3k_with_several_turns(stage: Stage, fate: Fate) -> None:
         "--custom-generate-function-path rollout.generate --custom-rm-path rollout.reward_func "
         "--custom-config-path geo3k.yaml --apply-chat-template --rollout-max-response-len 600"
     )
-    asked = [{"role": "user", "content": "How long is the side?"}]
-    rows = [{"prompt": asked, "label": "7"}, {"prompt": asked, "label": "6"}]
+    messages = [{"role": "user", "content": "How long is the side?"}]
+    rows = [{"prompt": messages, "label": "7"}, {"prompt": messages, "label": "6"}]
     played = await stage.play("geo3k_text", flags, solver, rows, fate=fate)
     for done in all_went_well(played):
         turns = 3 if done.group.endswith("0") else 2
@@ -250,11 +254,11 @@ async def test_fan_out_with_a_reward_for_the_group(stage: Stage, fate: Fate) -> 
     rows = [{"prompt": "2+2?", "label": 4}, {"prompt": "2+3?", "label": 5}]
     played = await stage.play("fan_out", flags, says, rows, fate=fate)
     done = all_went_well(played)
-    assert Counter(one.metadata["segment"] for one in done) == {0: 4, 1: 4}
-    for one in done:
-        assert rewards(played)[one.sample] == float(one.group.endswith("0"))
-        assert one.stop is (StopReason.LENGTH if one.metadata["segment"] == 0 else StopReason.STOP)
-        assert ("So far: a first thought" in one.prompt_text) is (one.metadata["segment"] == 1)
+    assert Counter(event.metadata["segment"] for event in done) == {0: 4, 1: 4}
+    for event in done:
+        assert rewards(played)[event.sample] == float(event.group.endswith("0"))
+        assert event.stop is (StopReason.LENGTH if event.metadata["segment"] == 0 else StopReason.STOP)
+        assert ("So far: a first thought" in event.prompt_text) is (event.metadata["segment"] == 1)
 
 
 @pytest.fixture
@@ -262,9 +266,9 @@ async def teacher() -> AsyncIterator[str]:
     """An SGLang server that only scores: -0.125 times the place of a token."""
 
     async def score(request: web.Request) -> web.Response:
-        asked = await request.json()
-        assert (asked["return_logprob"], asked["logprob_start_len"]) == (True, 0)
-        scored = [[-0.125 * place if place else None, token, None] for place, token in enumerate(asked["input_ids"])]
+        body = await request.json()
+        assert (body["return_logprob"], body["logprob_start_len"]) == (True, 0)
+        scored = [[-0.125 * place if place else None, token, None] for place, token in enumerate(body["input_ids"])]
         return web.json_response({"text": "", "meta_info": {"input_token_logprobs": scored}})
 
     app = web.Application()
@@ -285,7 +289,7 @@ async def test_on_policy_distillation(stage: Stage, teacher: str) -> None:
     )
     rows = [{"prompt": "1+1", "label": "2"}, {"prompt": "10+10", "label": "20"}]
     played = await stage.play(".", flags, lambda text: "hm" + END, rows)
-    graded = {one.sample: one for one in played.of(RewardAssigned)}
+    graded = {event.sample: event for event in played.of(RewardAssigned)}
     for done in all_went_well(played):
         of_teacher = graded[done.sample].teacher_log_probs
         assert of_teacher is not None
@@ -301,16 +305,16 @@ async def test_an_evaluation_of_several_tasks(stage: Stage) -> None:
     rows = [{"prompt": "train", "label": "5"}] * 2
     flags = "--eval-config multi_task.yaml --eval-interval 1 --rm-type math"
     played = await stage.play("eval_multi_task", flags, says, rows)
-    last = {one.dataset: one for one in played.of(EvalCompleted)}
+    last = {event.dataset: event for event in played.of(EvalCompleted)}
     assert set(last) == {"aime", "gpqa", "shout"}
-    graded = {one.sample: one for one in played.of(RewardAssigned)}
-    for one in played.of(RolloutCompleted):
-        reward = graded[one.sample]
-        if "aime" in one.sample:
+    graded = {event.sample: event for event in played.of(RewardAssigned)}
+    for event in played.of(RolloutCompleted):
+        reward = graded[event.sample]
+        if "aime" in event.sample:
             assert reward.grader == "boxed_math"
-        elif "gpqa" in one.sample:
+        elif "gpqa" in event.sample:
             assert (reward.grader, reward.value) == ("gpqa", 1.0)
-        elif "shout" in one.sample:
+        elif "shout" in event.sample:
             assert reward.grader.endswith("own_reward_") or ":shouted" in reward.grader
-            assert one.length <= 5
+            assert event.length <= 5
     assert not played.of(RewardFailed)

@@ -6,4 +6,6 @@ from called import note
 
 
 def look(args, model, store_prefix) -> None:
-    note("look", prefix=store_prefix, parameters=sum(one.numel() for chunk in model for one in chunk.parameters()))
+    note(
+        "look", prefix=store_prefix, parameters=sum(weight.numel() for chunk in model for weight in chunk.parameters())
+    )

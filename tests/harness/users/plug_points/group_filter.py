@@ -9,7 +9,7 @@ from slime.utils.types import Sample
 
 def keep(args, samples: list[Sample | list[Sample]], **kwargs) -> DynamicFilterOutput:
     """A rollout that became several samples is a list of them."""
-    every = [one for member in samples for one in (member if isinstance(member, list) else [member])]
+    every = [sample for member in samples for sample in (member if isinstance(member, list) else [member])]
     rewards = [sample.get_reward_value(args) for sample in every]
     kept = max(rewards) > min(rewards) or every[0].group_index % 2 == 0
     note("keep", kept=kept)

@@ -12,5 +12,5 @@ def provider(pre_process=True, post_process=True, vp_stage=None):
     model = get_model_provider_func(args)(pre_process, post_process, vp_stage)
     note("provider", layers=len(model.decoder.layers), hidden=args.hidden_size)
     for layer in model.decoder.layers:
-        layer.self_attention.register_forward_hook(lambda module, given, out: None)
+        layer.self_attention.register_forward_hook(lambda module, inputs, output: None)
     return model

@@ -8,12 +8,12 @@ from slime.utils.types import Sample
 
 class TwoKinds(DataSource):
     def __init__(self, args) -> None:
-        self.args, self.given = args, 0
+        self.args, self.drawn = args, 0
 
     def get_samples(self, num_samples):
         groups = []
-        for number in range(self.given, self.given + num_samples):
+        for number in range(self.drawn, self.drawn + num_samples):
             path = "turn_by_name.py:short" if number % 2 else None
             groups.append([Sample(prompt=f"prompt {number}", label="1", generate_function_path=path)])
-        self.given += num_samples
+        self.drawn += num_samples
         return groups

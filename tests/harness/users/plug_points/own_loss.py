@@ -9,7 +9,7 @@ from slime.backends.megatron_utils.loss import get_log_probs_and_entropy
 
 def likelihood(args, batch, logits, sum_of_sample_mean):
     note("likelihood", samples=len(batch["rewards"]))
-    _, found = get_log_probs_and_entropy(
+    _, values = get_log_probs_and_entropy(
         logits,
         args=args,
         unconcat_tokens=batch["unconcat_tokens"],
@@ -17,7 +17,7 @@ def likelihood(args, batch, logits, sum_of_sample_mean):
         response_lengths=batch["response_lengths"],
         with_entropy=False,
     )
-    every = torch.cat(found["log_probs"])
-    right = torch.cat([part * (raw > 0) for part, raw in zip(found["log_probs"], batch["raw_reward"], strict=True)])
+    every = torch.cat(values["log_probs"])
+    right = torch.cat([part * (raw > 0) for part, raw in zip(values["log_probs"], batch["raw_reward"], strict=True)])
     loss = -sum_of_sample_mean(right)
     return loss, {"loss": loss.clone().detach(), "own_nll": -sum_of_sample_mean(every).detach()}

@@ -13,7 +13,7 @@ async def generate(args, sample: Sample, sampling_params) -> list[Sample]:
     note("panel")
     panel = [copy.deepcopy(sample) for _ in range(2)]
     panel = await generate_and_rm_group(args, panel, {**sampling_params, "max_new_tokens": 4})
-    best = max(panel, key=lambda one: one.reward)
-    for one in panel:
-        one.metadata["best"] = one is best
+    best = max(panel, key=lambda member: member.reward)
+    for member in panel:
+        member.metadata["best"] = member is best
     return panel

@@ -10,13 +10,13 @@ from slime.rollout.sglang_rollout import GenerateState, generate_and_rm_group
 from slime.utils.async_utils import run
 
 
-async def made(args, drawn):
+async def generate_all(args, drawn):
     params = GenerateState(args).sampling_params
     return await asyncio.gather(*(generate_and_rm_group(args, group, params.copy()) for group in drawn))
 
 
 def worst(args, rollout_id, data_source, evaluation=False) -> RolloutFnTrainOutput:
-    groups = run(made(args, data_source.get_samples(args.rollout_batch_size + 1)))
+    groups = run(generate_all(args, data_source.get_samples(args.rollout_batch_size + 1)))
     groups.sort(key=lambda group: sum(sample.reward for sample in group))
     note("worst", step=rollout_id)
     return RolloutFnTrainOutput(groups[: args.rollout_batch_size], {"rollout/left_out": 1})

@@ -7,4 +7,4 @@ from called import note
 
 def halved(args, rollout_id, rollout_data) -> None:
     note("halved", rollout_id=rollout_id, columns=sorted(rollout_data))
-    rollout_data["advantages"] = [one / 2 for one in rollout_data["advantages"]]
+    rollout_data["advantages"] = [advantage / 2 for advantage in rollout_data["advantages"]]

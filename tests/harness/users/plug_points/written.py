@@ -1,4 +1,4 @@
-"""--custom-update-weight-post-write-path: looks at what was written before the engines are told of it."""
+"""--custom-update-weight-post-write-path: looks at the written weights before the engines load them."""
 
 from __future__ import annotations
 

@@ -23,5 +23,5 @@ async def generate_segments(args, sample: Sample, sampling_params, evaluation=Fa
 async def group_reward(args, samples, **kwargs):
     """The last part of a rollout decides for all of its parts."""
     assert len(samples) == 2 * args.n_samples_per_prompt
-    decided = {one.rollout_id: one.response for one in samples if one.metadata["segment"] == 1}
-    return [float(str(one.label) in decided[one.rollout_id]) for one in samples]
+    decided = {sample.rollout_id: sample.response for sample in samples if sample.metadata["segment"] == 1}
+    return [float(str(sample.label) in decided[sample.rollout_id]) for sample in samples]

@@ -21,8 +21,8 @@ class Geo3kEnv:
             return {"obs_str": "No tool call was found.", "role": "tool"}, True, {}
         answer = str(json.loads(match.group(1))["arguments"]["answer"])
         right = answer == self.ground_truth
-        said = "right, now answer" if right else f"{answer} is wrong"
-        return {"obs_str": f"score {float(right)}: {said}", "role": "tool"}, last, {}
+        feedback = "right, now answer" if right else f"{answer} is wrong"
+        return {"obs_str": f"score {float(right)}: {feedback}", "role": "tool"}, last, {}
 
     def format_observation(self, observation: dict) -> dict:
         return {"role": observation["role"], "content": observation["obs_str"]}

@@ -14,8 +14,8 @@ async def generate_response(args, text, key):
     sample = deepcopy(args.sample)
     url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
     if args.apply_chat_template:
-        asked = [{"role": "user", "content": text}]
-        prompt_text = args.tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+        messages = [{"role": "user", "content": text}]
+        prompt_text = args.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     else:
         prompt_text = text
     sample.prompt = prompt_text
@@ -41,13 +41,13 @@ async def generate_response(args, text, key):
     return sample.response_content
 
 
-async def _side_by_side(args, template, key, **given):
-    text = template.format(**given)
-    made = await asyncio.gather(*(generate_response(args, text, key) for _ in range(args.num_parallel)))
+async def _side_by_side(args, template, key, **fields):
+    text = template.format(**fields)
+    answers = await asyncio.gather(*(generate_response(args, text, key) for _ in range(args.num_parallel)))
     rewards = await batched_async_rm(args, args.results_dict[key])
     for sample, reward in zip(args.results_dict[key], rewards, strict=True):
         sample.reward = reward
-    return [one for one in made if isinstance(one, str)]
+    return [answer for answer in answers if isinstance(answer, str)]
 
 
 def _named(solutions):
@@ -67,8 +67,8 @@ async def run_agent_system(args, sample):
     weight = args.incorrect_reward_weight
     if rewritten:
         template = prompts.selector(len(rewritten))
-        said = await generate_response(args, template.format(problem=problem, **_named(rewritten)), "selector")
-        chosen = re.findall(r"Judgment:\s*(\d+)", said or "")
+        judgment = await generate_response(args, template.format(problem=problem, **_named(rewritten)), "selector")
+        chosen = re.findall(r"Judgment:\s*(\d+)", judgment or "")
         (selected,) = results["selector"]
         selected.reward = 0
         if chosen and 0 < int(chosen[0]) <= len(rewritten):
@@ -76,6 +76,6 @@ async def run_agent_system(args, sample):
         if selected.reward == 1:
             weight = args.correct_reward_weight
     samples = [*results["solver"], *results["rewriter"], *results["selector"]]
-    for one in samples:
-        one.reward = one.reward * weight
+    for sample in samples:
+        sample.reward = sample.reward * weight
     return samples

@@ -1,4 +1,4 @@
-"""What the agents are asked."""
+"""The prompts of the agents."""
 
 SOLVER = "Solve: {problem}"
 

@@ -23,7 +23,7 @@ async def generate_with_multi_agents(args, sample: Sample, sampling_params, eval
     for key, value in MULTI_AGENT_CONFIGS.items():
         setattr(args, key, value)
     samples = await load_function(args.custom_multi_agent_function_path)(args, sample)
-    for one in samples:
-        one.rollout_id = sample.index
+    for member in samples:
+        member.rollout_id = sample.index
     random.shuffle(samples)
     return samples

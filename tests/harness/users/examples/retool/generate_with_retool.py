@@ -25,10 +25,10 @@ BOXED = re.compile(r"Answer:\s*\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}", re.DOTALL)
 CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 
 
-def action_of(said: str) -> tuple[str | None, str]:
-    if match := BOXED.search(said):
+def action_of(response: str) -> tuple[str | None, str]:
+    if match := BOXED.search(response):
         return "answer", match.group(1).strip()
-    if match := CALL.search(said):
+    if match := CALL.search(response):
         try:
             call = json.loads(match.group(1))
         except json.JSONDecodeError:
@@ -38,8 +38,8 @@ def action_of(said: str) -> tuple[str | None, str]:
     return None, ""
 
 
-async def execute(said: str) -> tuple[str, bool]:
-    action, content = action_of(said)
+async def execute(response: str) -> tuple[str, bool]:
+    action, content = action_of(response)
     if action == "answer":
         return "", True
     if action == "code":
@@ -87,15 +87,15 @@ async def generate(args, sample: Sample, sampling_params) -> Sample:
             return sample
         pairs = output["meta_info"]["output_token_logprobs"]
         new_ids = [pair[1] for pair in pairs]
-        said = state.tokenizer.decode(new_ids)
-        response += said
+        new_text = state.tokenizer.decode(new_ids)
+        response += new_text
         response_ids += new_ids
         sample.append_response_tokens(
             args, tokens=new_ids, log_probs=[pair[0] for pair in pairs], trainable=True, meta_info=output["meta_info"]
         )
         if output["meta_info"]["finish_reason"]["type"] == "length":
             break
-        observed, done = await execute(said)
+        observed, done = await execute(new_text)
         if done:
             break
         tool_call_count += "<interpreter>" in observed

@@ -16,8 +16,8 @@ TAGS = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 
 async def search(query: str, topk: int) -> str:
     await asyncio.sleep(0)
-    found = PAGES.get(query, ["nothing"])[:topk]
-    return "\n".join(f"Doc {number + 1}: {page}" for number, page in enumerate(found))
+    pages = PAGES.get(query, ["nothing"])[:topk]
+    return "\n".join(f"Doc {number + 1}: {page}" for number, page in enumerate(pages))
 
 
 def cut_after_tag(text: str) -> str:
@@ -27,15 +27,15 @@ def cut_after_tag(text: str) -> str:
     return text
 
 
-async def execute(said: str, config: dict) -> tuple[str, bool]:
-    match = TAGS.search(said)
+async def execute(response: str, config: dict) -> tuple[str, bool]:
+    match = TAGS.search(response)
     if match is None:
         return "\nMy previous action is invalid. Let me try again.\n", False
     if match.group(1) == "answer":
         return "", True
     async with SEMAPHORE:
-        found = await search(match.group(2).strip(), config["topk"])
-    return f"\n\n<information>{found.strip()}</information>\n\n", False
+        pages = await search(match.group(2).strip(), config["topk"])
+    return f"\n\n<information>{pages.strip()}</information>\n\n", False
 
 
 async def generate(args, sample: Sample, sampling_params) -> Sample:
@@ -56,20 +56,20 @@ async def generate(args, sample: Sample, sampling_params) -> Sample:
         if output["meta_info"]["finish_reason"]["type"] == "abort":
             sample.status = Sample.Status.ABORTED
             return sample
-        said = output["text"]
+        new_text = output["text"]
         if config["return_logprob"]:
             pairs = output["meta_info"]["output_token_logprobs"]
-            said_ids = [pair[1] for pair in pairs]
+            new_ids = [pair[1] for pair in pairs]
             rollout_log_probs += [pair[0] for pair in pairs]
         else:  # cut by its text, and tokenized again
-            said = cut_after_tag(said)
-            said_ids = state.tokenizer(said, add_special_tokens=False)["input_ids"]
-        response += said
-        response_token_ids += said_ids
-        loss_mask += [1] * len(said_ids)
+            new_text = cut_after_tag(new_text)
+            new_ids = state.tokenizer(new_text, add_special_tokens=False)["input_ids"]
+        response += new_text
+        response_token_ids += new_ids
+        loss_mask += [1] * len(new_ids)
         if output["meta_info"]["finish_reason"]["type"] == "length":
             break
-        observed, done = await execute(said, config)
+        observed, done = await execute(new_text, config)
         if done:
             break
         assert observed != "", "Next observation should not be empty."

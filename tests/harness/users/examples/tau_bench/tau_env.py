@@ -1,4 +1,4 @@
-"""In the place of tau-bench: a shop with two tools, and a user who says what they want and then goodbye."""
+"""A stand-in for tau-bench: a shop with two tools, and a user who says what they want and then goodbye."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -66,15 +66,15 @@ class TrainableAgent:
             if output["meta_info"]["finish_reason"]["type"] == "abort":
                 res.status = Status.ABORTED
                 break
-            said = output["text"]
-            if said.endswith("<|im_end|>"):
-                said = said[:-10]
-            messages.append({"role": "assistant", "content": said})
+            text = output["text"]
+            if text.endswith("<|im_end|>"):
+                text = text[:-10]
+            messages.append({"role": "assistant", "content": text})
             for ids, mask in (get_token_delta(state.tokenizer, messages),):
                 response_ids.extend(ids)
                 loss_masks.extend(mask)
-            action = Action(RESPOND_ACTION_NAME, {"content": said})
-            if match := CALL.search(said):
+            action = Action(RESPOND_ACTION_NAME, {"content": text})
+            if match := CALL.search(text):
                 call = json.loads(match.group(1))
                 action = Action(call["name"], call["arguments"])
             answer = env.step(action)
@@ -90,7 +90,7 @@ class TrainableAgent:
             res.status = Status.TRUNCATED
         res.info, res.messages, res.loss_mask = info, messages, loss_masks
         res.tokens = prompt_ids + response_ids
-        res.response = "".join(one["content"] for one in messages if one["role"] == "assistant")
+        res.response = "".join(message["content"] for message in messages if message["role"] == "assistant")
         res.response_length = len(loss_masks)
         return res
 
