@@ -93,11 +93,13 @@ def close(*streams: Streams) -> None:
 
 
 async def rest(reader: asyncio.StreamReader, within_s: float) -> bytes:
-    """Return what comes until the connection is closed."""
+    """Return what comes until the connection is closed. A reset loses nothing that came before it."""
+    received = b""
     async with asyncio.timeout(within_s):
         with contextlib.suppress(ConnectionError):
-            return await reader.read()
-    return b""
+            while part := await reader.read(65536):
+                received += part
+    return received
 
 
 async def healthy(wire: Wire) -> None:
