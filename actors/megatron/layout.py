@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from schemas.doc import doc
-from schemas.errors import ImpossibleCombination
+from schemas.errors import ImpossibleCombination, InvalidValue
 
 if TYPE_CHECKING:
     from actors.megatron.families.architecture import Architecture
     from slime_events.core.config.trainer import TrainerSettings
+
+EXPERT_AXES = ("expert_model_parallel_size", "expert_tensor_parallel_size")
+"""Megatron's settings for the ranks of experts, which are among the further flags of the trainer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class Layout:
     pipeline: Annotated[int, doc("Ranks that each hold some of the layers.")] = 1
     context: Annotated[int, doc("Ranks that each hold a part of every sequence.")] = 1
     expert: Annotated[int, doc("Ranks that each hold some of a layer's experts.")] = 1
+    expert_tensor: Annotated[int, doc("Ranks that each hold a part of every expert.")] = 1
 
     @classmethod
     def of(cls, settings: TrainerSettings) -> Layout:
@@ -29,7 +33,7 @@ class Layout:
             settings.tensor_model_parallel_size,
             settings.pipeline_model_parallel_size,
             settings.context_parallel_size,
-            int(settings.megatron.get("expert_model_parallel_size") or 1),
+            *(_ranks(settings.megatron.get(name), name) for name in EXPERT_AXES),
         )
 
     def check(self, architecture: Architecture) -> None:
@@ -39,8 +43,11 @@ class Layout:
                 "the trainer runs tensor and data parallelism: set pipeline-model-parallel-size and "
                 "context-parallel-size to 1"
             )
-        if self.expert > 1:
-            raise ImpossibleCombination("each rank has all experts of a layer: set expert-model-parallel-size to 1")
+        if self.expert > 1 or self.expert_tensor > 1:
+            raise ImpossibleCombination(
+                "each rank has all experts of a layer: set expert-model-parallel-size and "
+                "expert-tensor-parallel-size to 1"
+            )
         if architecture.experts is not None and self.tensor > 1:
             raise ImpossibleCombination(
                 "the trainer runs mixtures of experts without tensor parallelism: set tensor-model-parallel-size to 1"
@@ -51,3 +58,12 @@ class Layout:
                 raise ImpossibleCombination(
                     f"{name} {size} of the checkpoint cannot be cut over tensor-model-parallel-size {self.tensor}"
                 )
+
+
+def _ranks(value: object, name: str) -> int:
+    """Return a number of ranks; 1 if it is not set. Raises InvalidValue."""
+    if value is None:
+        return 1
+    if type(value) is not int or value < 1:
+        raise InvalidValue(f"--{name.replace('_', '-')} {value!r}: it takes a whole number above 0")
+    return value

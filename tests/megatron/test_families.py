@@ -67,6 +67,19 @@ def test_each_gradient_equals_that_of_transformers(family: str, models: Path, tm
         )
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_continues_bit_by_bit(family: str, models: Path, tmp_path: Path, trainer: Trainer) -> None:
+    with trainer(models / family) as rank:
+        rank.train(make_batch(0))
+        rank.save_checkpoint(tmp_path / "checkpoint")
+        digests = rank.weights_digest(), rank.optimizer_digest()
+        expected = rank.train(make_batch(1)).metrics["loss"], rank.weights_digest(), rank.optimizer_digest()
+    assert digests != expected[1:]
+    with trainer(models / family, load=str(tmp_path / "checkpoint")) as rank:
+        assert (rank.weights_digest(), rank.optimizer_digest()) == digests
+        assert (rank.train(make_batch(1)).metrics["loss"], rank.weights_digest(), rank.optimizer_digest()) == expected
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_ranks_have_the_gradients_of_one(family: str, models: Path, two_ranks: Path, trainer: Trainer) -> None:
@@ -136,11 +149,18 @@ def test_a_layer_pattern_is_read_and_never_run(pattern: object, layers: list[int
     [
         ({"tensor_model_parallel_size": 2}, "tensor-model"),
         ({"megatron": {"expert_model_parallel_size": 2}}, "expert-model"),
+        ({"megatron": {"expert_tensor_parallel_size": 2}}, "expert-tensor"),
     ],
 )
 def test_a_layout_that_cannot_run_experts_is_refused(setting: dict[str, Any], reason: str) -> None:
     with pytest.raises(ImpossibleCombination, match=reason):
         Layout.of(TrainerSettings(**setting)).check(architecture_of(MOE))
+
+
+@pytest.mark.parametrize("ranks", ["x", 0, -1, 1.5, True, [2]])
+def test_a_number_of_ranks_is_a_whole_number(ranks: object) -> None:
+    with pytest.raises(InvalidValue, match="expert-model-parallel-size"):
+        Layout.of(TrainerSettings(megatron={"expert_model_parallel_size": ranks}))
 
 
 def test_an_auxiliary_loss_is_refused() -> None:

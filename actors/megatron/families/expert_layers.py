@@ -9,7 +9,6 @@ from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.spec_utils import ModuleSpec
 
-from actors.megatron.cpu import has_transformer_engine
 from actors.megatron.families.architecture import Architecture
 from schemas.errors import InvalidValue
 
@@ -52,11 +51,10 @@ def expert_config(architecture: Architecture, flags: Mapping[str, object]) -> di
         "moe_aux_loss_coeff": 0.0,
         "moe_router_dtype": flags.get("moe_router_dtype") or "fp32",
         "moe_grouped_gemm": False,
+        "moe_permute_fusion": False,
         # It needs no CUDA stream. Each rank has all experts of a layer, so that no dispatcher sends anything.
         "moe_token_dispatcher_type": "allgather",
     }
-    if not has_transformer_engine():
-        fields["moe_permute_fusion"] = False
     ignored = [name for name in IGNORED if flags.get(name) and flags[name] != fields.get(name)]
     if ignored:
         logger.warning("experts run one after the other, all on each rank: %s have no effect", ", ".join(ignored))

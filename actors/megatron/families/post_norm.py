@@ -5,17 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 
-class PostNorm(torch.nn.RMSNorm):
-    """RMSNorm of hidden states. With sequence parallelism, Megatron sums its gradient over tensor parallel ranks."""
+class PostNorm(MegatronModule):  # type: ignore[misc]  # Megatron's class is not typed
+    """RMSNorm of hidden states, which Megatron can store in a checkpoint.
+
+    With sequence parallelism, Megatron sums its gradient over tensor parallel ranks.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
-        super().__init__(config.hidden_size, eps=config.layernorm_epsilon, dtype=config.params_dtype)
+        super().__init__(config=config)
+        self.weight = torch.nn.Parameter(torch.ones(config.hidden_size, dtype=config.params_dtype))
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]  # Megatron reads it
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return hidden states [..., hidden] with a root mean square of 1, times the weight."""
+        return F.rms_norm(hidden, self.weight.shape, self.weight, self.config.layernorm_epsilon)
 
 
 def with_post_norm(part: ModuleSpec) -> type[torch.nn.Module]:
