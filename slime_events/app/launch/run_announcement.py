@@ -87,7 +87,7 @@ def _subject(worker: Participant) -> str:
 
 
 def _write(settings: TrainSettings, folder: RunFolder) -> None:
-    folder.settings.write_text(to_toml(settings))
+    folder.write_settings(to_toml(settings))
     folder.summary.unlink(missing_ok=True)  # the summary of the previous incarnation
 
 

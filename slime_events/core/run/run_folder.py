@@ -15,10 +15,12 @@ from storage.file_access import OWNER, FileAccess, limited_files
 
 RUNS_DIR = "slime-runs"
 """Default parent folder of run folders."""
+PARTIAL_SETTINGS = "settings.toml.part"
 PARTS = (
     *("nats", "blobs", "archive", "weights", "checkpoints", "snapshots", "seek", "logs", "traces"),
     *("tensorboard", "wandb", "agents"),
     *("nats-url", "address.json", "run.lock", "settings.toml", "summary.json", "restored.json", "ray-token"),
+    PARTIAL_SETTINGS,
 )
 """All files and folders that a run writes in its folder."""
 
@@ -92,6 +94,12 @@ class RunFolder:
                 f"no run {run!r} in {Path(runs_dir).absolute()}. Its runs: {', '.join(existing) or 'none'}"
             )
         return folder
+
+    def write_settings(self, text: str) -> None:
+        """Write the settings. A reader, which may wait for the file, never sees a part of it."""
+        partial = self.path / PARTIAL_SETTINGS
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(self.settings)
 
     def remove(self) -> None:
         """Delete all files of the run, and the folder itself if it is empty then."""

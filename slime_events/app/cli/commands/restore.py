@@ -59,7 +59,7 @@ async def run(arguments: argparse.Namespace) -> int:
         for part in (folder.logs, folder.traces, folder.weights):
             part.mkdir(parents=True, exist_ok=True)
         if not folder.settings.exists():
-            folder.settings.write_text(to_toml(settings))
+            folder.write_settings(to_toml(settings))
         if not arguments.trust_archive:
             addresses = (arguments.archive_url, arguments.nats_url, arguments.blob_url)
             folder.restored.write_text(json.dumps([address for address in addresses if address]))
