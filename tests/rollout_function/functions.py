@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -13,6 +14,8 @@ from slime.utils.types import Sample
 
 CALLED: list[Any] = []
 """What the functions of this process note."""
+GENERATING: list[threading.Event] = []
+"""Events of tests: the last is set when the log has tokens of the samples that `partial` aborts."""
 
 
 def external(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> RolloutFnTrainOutput:
@@ -55,7 +58,7 @@ async def partial(args: Any, rollout_id: int, data_source: Any, evaluation: bool
     group, *others = await asyncio.to_thread(data_source.get_samples, 1 if rollout_id else 2)
     if rollout_id == 0:
         going = asyncio.create_task(generate_and_rm_group(args, group, dict(state.sampling_params)))
-        await asyncio.sleep(0.2)
+        await asyncio.to_thread(GENERATING[-1].wait)
         await abort(args, rollout_id)
         data_source.add_samples([await going])
         state.reset()

@@ -1,6 +1,7 @@
 """A run whose steps are what a rollout function returns."""
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,14 @@ from schemas.ids import BROUGHT, INBOX
 from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
-from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested, RolloutReturned
+from schemas.rollouts import (
+    FailureKind,
+    RolloutCompleted,
+    RolloutFailed,
+    RolloutProgressed,
+    RolloutRequested,
+    RolloutReturned,
+)
 from schemas.runs import RunFailed
 from serve_apps.rollouts.rollout_function.calls import Calls
 from serve_apps.rollouts.rollout_function.slime import loop as slime_loop
@@ -228,8 +236,11 @@ async def test_prompts_from_outside_go_to_it(tmp_path: Path) -> None:
 async def test_aborted_samples_go_on_in_the_next_step(tmp_path: Path) -> None:
     """Keep the tokens that they had in the log when they were aborted."""
     async with a_run(tmp_path, max_staleness=1, steps=2) as run:
-        run.start_engine(Script(chunk=2, seconds_per_chunk=0.02))
+        functions.GENERATING.append(threading.Event())
+        run.start_engine(Script(chunk=2, seconds_per_chunk=0.2))
         run.start_role("function", runner(run, "partial").run())
+        await run.until(RolloutProgressed, 2)
+        functions.GENERATING[-1].set()
         assert await run.finish() is RunPhase.FINISHED
     aborted = [event for event in run.events(RolloutFailed) if event.kind is FailureKind.ABORTED]
     assert len(aborted) == 2
