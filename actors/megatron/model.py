@@ -17,8 +17,8 @@ from actors.megatron.attention import PackedSequences, give_ends_to_kernels
 from actors.megatron.cpu import has_transformer_engine, on_cpu, stand_in
 from actors.megatron.families.architecture import SAME_NAMES, Architecture
 from actors.megatron.families.expert_layers import expert_config
-from actors.megatron.families.registry import family_of
 from actors.megatron.fusions import FusedKernels, fusions
+from actors.megatron.layers import block_spec
 from actors.megatron.layout import Layout
 from actors.megatron.own_model import EXPECTED, Building, check_parameters, own_model
 from actors.megatron.tree_batch import TreeSequences
@@ -142,10 +142,9 @@ def build_model(
 
 
 def _usual_model(architecture: Architecture, config: TransformerConfig, kind: type[PolicyModel]) -> PolicyModel:
-    family = family_of(architecture)
     return kind(
         config=config,
-        transformer_layer_spec=family.layer_spec(architecture, transformer_engine=has_transformer_engine()),
+        transformer_layer_spec=block_spec(architecture, config),
         vocab_size=architecture.vocab_size,
         max_sequence_length=architecture.max_position_embeddings,
         position_embedding_type="rope",

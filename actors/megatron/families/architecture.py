@@ -39,7 +39,7 @@ class Architecture:
     qk_layernorm: Annotated[bool, doc("RMSNorm on each query and key head.")]
     add_qkv_bias: bool
     tied: Annotated[bool, doc("The output layer shares the embedding's weights.")]
-    experts: Annotated[Experts | None, doc("Replaces the MLP of each layer; None if the model is dense.")] = None
+    experts: Annotated[Experts | None, doc("Replace the MLP of layers; None if the model is dense.")] = None
     rotary_percent: Annotated[float, doc("Part of each head that rotates; its first values.")] = 1.0
     post_norms: Annotated[bool, doc("RMSNorm of the outputs of attention and of the MLP.")] = False
     rotary_interleaved: Annotated[bool, doc("Neighbouring values rotate together; else those half a head apart.")] = (
@@ -48,9 +48,17 @@ class Architecture:
 
     @property
     def active_ffn_size(self) -> int:
-        """Inner size of the MLPs that process a token, together."""
+        """Inner size of the MLPs of a layer that process a token, together; the mean of all layers."""
         experts = self.experts
-        return self.ffn_hidden_size if experts is None else experts.per_token * experts.ffn_hidden_size
+        if experts is None:
+            return self.ffn_hidden_size
+        mixed = experts.per_token * experts.ffn_hidden_size + experts.shared_ffn_hidden_size
+        dense = min(experts.first_dense, self.num_layers)
+        return (dense * self.ffn_hidden_size + (self.num_layers - dense) * mixed) // self.num_layers
+
+    def has_experts(self, layer: int) -> bool:
+        """Return whether the layer with this number, from 0 on, has experts in place of the MLP."""
+        return self.experts is not None and self.experts.in_layer(layer)
 
     def check_flags(self, flags: Mapping[str, object]) -> None:
         """Compare Megatron's architecture flags (slime's MODEL_ARGS), by name, with the checkpoint.

@@ -55,7 +55,7 @@ class Dense:
             name: bool(config.get(name)) for name in switches
         }
 
-    def layer_spec(self, architecture: Architecture, *, transformer_engine: bool) -> ModuleSpec:
+    def layer_spec(self, architecture: Architecture, layer: int, *, transformer_engine: bool) -> ModuleSpec:
         """Return Transformer Engine's layer, or Megatron's own with `PackedAttention`."""
         from megatron.core.models.gpt import gpt_layer_specs
 

@@ -18,18 +18,20 @@ IGNORED = ("moe_grouped_gemm", "moe_permute_fusion", "moe_token_dispatcher_type"
 """Megatron's settings of speed alone, which have no effect if their value is not the trainer's."""
 
 
-def expert_spec(architecture: Architecture, dense: ModuleSpec, *, transformer_engine: bool) -> ModuleSpec:
-    """Return a layer with the attention of `dense` and a mixture of experts, which run one after the other."""
+def with_experts(architecture: Architecture, dense: ModuleSpec, *, transformer_engine: bool) -> ModuleSpec:
+    """Return `dense`, changed: its MLP is a mixture of experts, which run one after the other."""
     assert architecture.experts is not None
-    count, norms = architecture.experts.count, architecture.qk_layernorm
+    count, parts = architecture.experts.count, dense.submodules
     if transformer_engine:
-        spec = gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(num_experts=count, qk_layernorm=norms)
+        mixed = gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(num_experts=count)
+        # The dense layer's norm is a part of its first linear layer.
+        parts.pre_mlp_layernorm = mixed.submodules.pre_mlp_layernorm
     else:
         # The router asks for Transformer Engine's kernel by a name that exists only with it, and accepts None.
         moe_utils.te_general_gemm = None
-        spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=count, qk_layernorm=norms, normalization="RMSNorm")
-    spec.submodules.self_attention = dense.submodules.self_attention
-    return spec
+        mixed = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=count, normalization="RMSNorm")
+    parts.mlp = mixed.submodules.mlp
+    return dense
 
 
 def expert_config(architecture: Architecture, flags: Mapping[str, object]) -> dict[str, object]:
@@ -45,8 +47,13 @@ def expert_config(architecture: Architecture, flags: Mapping[str, object]) -> di
             f"--moe-aux-loss-coeff {coefficients}: the trainer adds no auxiliary loss, because Megatron's depends on "
             "the number of ranks. Set 0"
         )
+    experts, grouped = architecture.experts, architecture.experts.groups > 1
     fields: dict[str, object] = {
-        **architecture.experts.as_flags(architecture.num_layers),
+        **experts.as_flags(architecture.num_layers),
+        "moe_router_num_groups": experts.groups if grouped else None,
+        "moe_router_group_topk": experts.groups_per_token if grouped else None,
+        # A step moves the bias only if the user asks for it; Megatron's default is 0.001.
+        "moe_router_bias_update_rate": flags.get("moe_router_bias_update_rate") or 0.0,
         "moe_router_load_balancing_type": "none",
         "moe_aux_loss_coeff": 0.0,
         "moe_router_dtype": flags.get("moe_router_dtype") or "fp32",

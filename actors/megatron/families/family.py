@@ -25,8 +25,11 @@ class Family(Protocol):
         trainer cannot follow.
         """
 
-    def layer_spec(self, architecture: Architecture, *, transformer_engine: bool) -> ModuleSpec:
-        """Return the spec of a layer: Transformer Engine's, or Megatron's own with `PackedAttention`."""
+    def layer_spec(self, architecture: Architecture, layer: int, *, transformer_engine: bool) -> ModuleSpec:
+        """Return the spec of a layer: Transformer Engine's, or Megatron's own with `PackedAttention`.
+
+        layer: its number in the whole model, from 0 on.
+        """
 
     def layer_rules(self, architecture: Architecture, layer: int) -> dict[str, Rule]:
         """Return the rules of a layer's parameters by Megatron name, for both kinds of spec."""

@@ -32,11 +32,11 @@ class Glm4(Dense):
             rotary_interleaved=True,
         )
 
-    def layer_spec(self, architecture: Architecture, *, transformer_engine: bool) -> ModuleSpec:
+    def layer_spec(self, architecture: Architecture, layer: int, *, transformer_engine: bool) -> ModuleSpec:
         """Return the spec of `Dense`, with a norm after attention and after the MLP."""
         from actors.megatron.families.post_norm import with_post_norm
 
-        spec = super().layer_spec(architecture, transformer_engine=transformer_engine)
+        spec = super().layer_spec(architecture, layer, transformer_engine=transformer_engine)
         parts = spec.submodules
         parts.self_attention, parts.mlp = with_post_norm(parts.self_attention), with_post_norm(parts.mlp)
         return spec

@@ -1,0 +1,23 @@
+"""`block_spec`: the layers of a model, each as its family builds it."""
+
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import (
+    LayerNormImpl,
+    TransformerBlockSubmodules,
+    get_num_layers_to_build,
+)
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+
+from actors.megatron.cpu import has_transformer_engine
+from actors.megatron.families.architecture import Architecture
+from actors.megatron.families.registry import family_of
+
+
+def block_spec(architecture: Architecture, config: TransformerConfig) -> TransformerBlockSubmodules:
+    """Return the specs of this rank's layers, and the norm after the last layer."""
+    first = get_transformer_layer_offset(config)
+    layers = range(first, first + get_num_layers_to_build(config))
+    family, engine = family_of(architecture), has_transformer_engine()
+    specs: list[ModuleSpec] = [family.layer_spec(architecture, layer, transformer_engine=engine) for layer in layers]
+    return TransformerBlockSubmodules(layer_specs=specs, layer_norm=LayerNormImpl)
