@@ -17,8 +17,9 @@ from schemas.arrays import pack_tokens
 from schemas.prompts import Source
 from schemas.rewards import RewardFailureKind
 from slime_events.analysis.rescore import bulk_grading
-from slime_events.analysis.rescore.bulk_grading import RuleProcess, Task, grade_tasks
+from slime_events.analysis.rescore.bulk_grading import Task, grade_tasks
 from slime_events.analysis.rescore.grade import Regrader
+from slime_events.analysis.rescore.rule_process import RuleProcess
 from slime_events.core.config.reward import RewardSettings
 from slime_events.model.records import Entry, Group, Sample
 from slime_events.plugins.rewards import registry

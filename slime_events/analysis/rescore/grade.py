@@ -10,8 +10,9 @@ from itertools import islice
 
 import msgspec
 
-from slime_events.analysis.rescore.bulk_grading import Grade, RuleProcess, Task
+from slime_events.analysis.rescore.bulk_grading import Grade, Task
 from slime_events.analysis.rescore.collect import completed_of, is_evaluation, prompt_of
+from slime_events.analysis.rescore.rule_process import RuleProcess
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.tokens.trajectory import Fetch, Trajectories
 from slime_events.model.records import Group
