@@ -42,12 +42,12 @@ def test_numbers_and_folders_may_be_others_and_nothing_else(stage: Stage) -> Non
 
 def test_what_is_killed_or_interrupted_ends_so(stage: Stage) -> None:
     """The shell that waits is what is killed; a command of ours takes its place."""
-    waits = "echo begun; exec sleep 60"
+    waits = "echo begun; exec sleep 600"
     for fields in ({"killed": "begun"}, {"stopped": "begun", "code": -2}):
         start = Start("docs/none.txt", 1, waits)
         played = play(Case(page=start.page, text=waits, **fields), start, stage)  # type: ignore[arg-type]
         assert played.wrong == []
-        assert played.seconds < 30
+        assert played.seconds < 300, "it must not wait for the command"
 
 
 def test_what_fails_beside_it_is_no_end_as_said(stage: Stage) -> None:
