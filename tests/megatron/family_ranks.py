@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from actors.megatron.layout import Layout
+from actors.megatron.memory import rank_memory
 from actors.megatron.rank import TrainerRank
 from slime_events.core.config.algorithm import AlgorithmSettings
 from tests.megatron.gradients import gradients_of
@@ -25,6 +27,8 @@ def main() -> None:
         tensor = 1 if family in WITH_EXPERTS else 2
         settings = settings_for(models / family, tensor_model_parallel_size=tensor, clip_grad=0.0)
         trainer = TrainerRank(settings, AlgorithmSettings(), rank, 2, agree(out / f"{family}.master", rank))
+        parameters = sum(parameter.numel() for parameter in trainer.trainee.model.parameters())
+        assert rank_memory(trainer.trainee.architecture, Layout.of(settings), 2).parameters == parameters
         trainer.train(make_batch())
         gradients = gradients_of(trainer)
         weights = {name: tensor.clone() for name, tensor in trainer.export_weights()}

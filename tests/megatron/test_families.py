@@ -14,6 +14,7 @@ from actors.megatron.families.experts import layers_with_experts
 from actors.megatron.families.registry import FAMILIES as CLASSES
 from actors.megatron.families.registry import architecture_of, family_of, read_architecture
 from actors.megatron.layout import Layout
+from actors.megatron.memory import count_parameters
 from actors.megatron.model import transformer_config
 from schemas.errors import CheckpointMismatch, ImpossibleCombination, InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
@@ -59,6 +60,7 @@ def test_each_gradient_equals_that_of_transformers(family: str, models: Path, tm
     with trainer(models / family, clip_grad=0.0) as rank:
         rank.train(batch)
         ours = gradients_of(rank)
+    assert sum(gradient.numel() for gradient in ours.values()) == count_parameters(read_architecture(models / family))
     theirs = plain_gradients(make_model(tmp_path, family, tied=False), batch)
     assert ours.keys() == theirs.keys()
     for name, gradient in theirs.items():

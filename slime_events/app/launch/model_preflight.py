@@ -27,6 +27,26 @@ def check_model(settings: TrainSettings) -> None:
             )
 
 
+def memory_note(settings: TrainSettings) -> str | None:
+    """Return a sentence about the memory that a trainer rank needs on its GPU; None if nothing is trained."""
+    from actors.megatron.families.registry import read_architecture
+    from actors.megatron.memory import count_parameters, trainer_memory
+
+    if settings.debug.debug_rollout_only:
+        return None
+    architecture = read_architecture(settings.trainer.hf_checkpoint)
+    memory = trainer_memory(architecture, settings.trainer)
+    parts = f"weights {_gib(memory.weights)}, gradients {_gib(memory.gradients)}, optimizer {_gib(memory.optimizer)}"
+    return (
+        f"a trainer rank keeps {_gib(memory.total)} GiB on its GPU ({parts}) of a model of "
+        f"{count_parameters(architecture) / 1e9:.2f} billion parameters; activations come on top"
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f}"
+
+
 def check_parallelism(settings: TrainSettings) -> None:
     """Check that the model can be split over the number of ranks."""
     from actors.megatron.families.registry import read_architecture

@@ -22,6 +22,7 @@ from slime_events.core.config.idle import idle
 from slime_events.core.config.installed import InstalledField, megatron_fields, sglang_fields
 from slime_events.core.config.megatron_roles import role_overrides
 from slime_events.core.config.nearest import did_you_mean, nearest_text
+from slime_events.core.config.presets import preset_words
 from slime_events.core.config.secrets import kept
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import Values, read_toml, settings_from
@@ -103,8 +104,9 @@ def parse_settings(
     values = read_toml((read or _read)(files[0]), files[0], registered) if files else {}
     draft = _Draft(values, registered)
     for occurrence in occurrences:
-        if occurrence.flag not in FILES:
+        if occurrence.flag not in (*FILES, PRESET):
             _apply(draft, occurrence)
+    _apply_preset(draft, [occurrence for occurrence in occurrences if occurrence.flag == PRESET])
     for path in (occurrence.take("one")[0] for occurrence in occurrences if occurrence.flag == ROLES):
         _apply_role(draft, path)
     _apply_custom_config(draft)
@@ -154,6 +156,21 @@ def _split(argv: Sequence[str]) -> list[_Occurrence]:
         else:
             raise InvalidValue(f"{word!r} is before the first flag: write settings as --name value.")
     return occurrences
+
+
+def _apply_preset(draft: _Draft, occurrences: Sequence[_Occurrence]) -> None:
+    """Apply the flags of a preset; a value from the command line or a file takes precedence, with a note."""
+    names = [occurrence.take("one")[0] for occurrence in occurrences]
+    if len(names) > 1:
+        raise InvalidValue(f"{PRESET} is given {len(names)} times: give one name.")
+    for name in names:
+        preset = _Draft({}, draft.registered)
+        for occurrence in _split(preset_words(name)):
+            _apply(preset, occurrence)
+        own = draft.values.setdefault("trainer", {}).setdefault("megatron", {})
+        for setting, value in preset.values["trainer"]["megatron"].items():
+            if own.setdefault(setting, value) != value:
+                draft.notes.append(f"{PRESET} {name} has {setting} {value}, and {own[setting]} is set: that applies.")
 
 
 def _apply_role(draft: _Draft, path: str) -> None:
@@ -214,6 +231,8 @@ OLDER_FLAGS = {
 ROLES = "--megatron-config-path"
 FILES = ("--config", ROLES)
 """Flags that name a file of settings."""
+PRESET = "--preset"
+"""Names a published model, whose flags it gives."""
 
 
 def _apply(draft: _Draft, occurrence: _Occurrence) -> None:
@@ -230,10 +249,10 @@ def _apply(draft: _Draft, occurrence: _Occurrence) -> None:
         occurrence.take(arity)
         draft.inert.setdefault(reason, []).append(flag)
     elif flag in tables.ONLY_VALUE:
-        (word,) = occurrence.take("one")
         only, reason = tables.ONLY_VALUE[flag]
-        if word != only:
-            raise ConfigError(f"{flag} {word} is not supported: {reason}.")
+        words = " ".join(occurrence.take("many" if " " in only else "one"))
+        if words != only:
+            raise ConfigError(f"{flag} {words} is not supported: {reason}.")
     elif flag in tables.NOT_YET:
         raise ConfigError(f"{flag} is not supported yet: {tables.NOT_YET[flag]}.")
     elif family := next((prefix for prefix in tables.INERT_PREFIXES if flag.startswith(prefix)), None):
@@ -334,7 +353,8 @@ def _installed_value(occurrence: _Occurrence, installed: InstalledField, switch_
 
 def known_flags() -> tuple[str, ...]:
     """Return every flag of `train` except SGLang's, which are many and have a prefix."""
-    own = (*FILES, *OLDER_FLAGS, *honoured(), *tables.INERT, *tables.ONLY_VALUE, *tables.NOT_YET, *tables.CLASSIC)
+    own = (*FILES, PRESET, *OLDER_FLAGS, *honoured(), *tables.INERT, *tables.ONLY_VALUE, *tables.NOT_YET)
+    own = (*own, *tables.CLASSIC)
     return (*own, *(f"--{name.replace('_', '-')}" for name in _megatron_fields()))
 
 

@@ -14,6 +14,7 @@ usage: slime-events train [--config FILE] [--FLAG [VALUE ...]] ...
 --config FILE reads settings from a TOML file; flags override it, in any position. slime's flags have their names.
 Megatron's flags have no prefix (--recompute-granularity full), SGLang's begin with --sglang-
 (--sglang-mem-fraction-static 0.7); both are checked against the installed packages. Any switch --x has --no-x.
+--preset NAME gives the flags of a published model, as slime's files in scripts/models have them: qwen3-4B, ...
 --print-config prints all settings as one TOML file for --config, and starts nothing.
 """
 

@@ -79,8 +79,12 @@ ONLY_VALUE: dict[str, tuple[str, str]] = {
         "`slime-events branch` from an earlier version",
     ),
     "--tokenizer-type": ("HuggingFaceTokenizer", "the tokenizer is the checkpoint's"),
+    "--spec": (
+        "slime_plugins.models.glm4 get_glm_spec",
+        "the checkpoint's config.json defines the layers, of the model classes in docs/models.md",
+    ),
 }
-"""Flag to the only accepted value, which applies anyway, and the reason."""
+"""Flag to the only accepted words, which apply anyway, and the reason."""
 
 SETTING_VALUES: dict[tuple[str, str], tuple[str, str, object]] = {
     ("--rollout-function-path", "slime.rollout.sft_rollout.generate_rollout"): ("data", "supervised", True),
@@ -127,7 +131,6 @@ _NOT_YET = {
     "the optimizer keeps its moments in memory; --reset-optimizer-states resets them at each rollout step": (
         "--use-stateless-adam"
     ),
-    "the checkpoint's config.json defines the layers, for dense Qwen and Llama models": "--spec",
     "it needs the engine's expert routing in the rollout events": "--use-routing-replay --use-rollout-routing-replay",
     "it replays dumps beside engines that make no rollouts, to measure their memory, and engines here make "
     "all rollouts "
@@ -235,7 +238,8 @@ _CLASSIC: tuple[tuple[ValueType | bool | str, str], ...] = (
     (
         True,
         "--swiglu --group-query-attention --use-rotary-position-embeddings --use-rope-scaling "
-        "--untie-embeddings-and-output-weights --accumulate-allreduce-grads-in-fp32",
+        "--untie-embeddings-and-output-weights --accumulate-allreduce-grads-in-fp32 --post-self-attn-layernorm "
+        "--post-mlp-layernorm",
     ),
     (
         _INT,

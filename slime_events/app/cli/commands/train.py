@@ -14,6 +14,7 @@ from schemas.trust import name_words
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.cli.watched import announce_recovery
 from slime_events.app.launch.gpu_preflight import Needs
+from slime_events.app.launch.model_preflight import memory_note
 from slime_events.app.launch.preflight import check_start
 from slime_events.app.launch.run_record import RunRecord
 from slime_events.app.launch.slime_folders import as_in_slime
@@ -85,7 +86,7 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
         say(f"note: device is {settings.engine.device}: {Needs.of(settings)} (--device cpu for the CPU).")
     cores, on_gpu = len(os.sched_getaffinity(0)), settings.engine.device == "cuda"
     for sentence in (
-        (*_toolkit_notes(), *_saving(settings)) if on_gpu else (*idle_on_cpu(settings), *crowded(settings, cores))
+        (*_gpu_notes(settings), *_saving(settings)) if on_gpu else (*idle_on_cpu(settings), *crowded(settings, cores))
     ):
         say(f"note: {sentence}")
     settings, counted = resolve_epochs(settings)
@@ -94,10 +95,11 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
     return settings
 
 
-def _toolkit_notes() -> list[str]:
-    """Return notes, not errors: kernels that an earlier start compiled are cached."""
+def _gpu_notes(settings: TrainSettings) -> list[str]:
+    """Return notes, not errors: kernels that an earlier start compiled are cached, and GPUs differ in memory."""
     end = "; an engine that must compile a kernel fails"
-    return [f"{what} on this machine: {mend}{end}" for what, mend in find_toolkit().missing()]
+    notes = [f"{what} on this machine: {mend}{end}" for what, mend in find_toolkit().missing()]
+    return [*notes, *filter(None, [memory_note(settings)])]
 
 
 def _saving(settings: TrainSettings) -> list[str]:
