@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from schemas.errors import InvalidValue
+from slime_events.app.launch import gpu_facts
 from slime_events.app.launch.gpu_preflight import Needs, check_count, check_listed, device_for
 from slime_events.app.launch.placement import GpuNode, count_ranks
 from slime_events.core.config.derivations import on_device
@@ -229,3 +231,13 @@ def test_on_gpus_checkpoints_are_saved_where_nothing_was_said_of_them() -> None:
     assert saved("cuda", save_interval=0) == ([], 0)
     assert saved("cuda", save_interval=25) == ([25, 50], 0)
     assert saved("cuda", {"debug_rollout_only": True}) == ([], 0)
+
+
+def test_a_look_at_the_gpus_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: str) -> tuple[Machine, ...]:
+        raise subprocess.CalledProcessError(1, "python", stderr=b"Traceback\nOSError: libcuda.so.1 is broken\n")
+
+    monkeypatch.setattr(gpu_facts, "this_machine", lambda: GOOD)
+    monkeypatch.setattr(gpu_facts, "_ask", failing)
+    (machine,) = gpu_facts.machines(None)
+    assert "torch sees 0: OSError: libcuda.so.1 is broken" in str(machine.problem())

@@ -34,7 +34,7 @@ def machines(ray_address: str | None) -> tuple[Machine, ...]:
     try:
         return _ask("here", msgspec.json.encode(here).decode())
     except (OSError, subprocess.SubprocessError) as error:
-        return (replace(here, asked=True, torch=None, said=_reason(error)),)
+        return (replace(here, probed=True, torch=None, torch_error=_reason(error)),)
 
 
 @lru_cache
