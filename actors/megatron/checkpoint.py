@@ -23,6 +23,7 @@ from actors.megatron.optimizer import follow_weights
 from actors.megatron.sharded_state import is_sharded, load_sharded_state, shard_views, sharded_state
 from actors.megatron.trained import Critic
 from actors.megatron.trainee import Trainee
+from actors.step.place import Axis
 from schemas.errors import CheckpointMismatch, TrainerError
 from schemas.text import raised_text
 from slime_events.core.config.trainer import TrainerSettings
@@ -69,12 +70,12 @@ class PendingCheckpoint:
             shutil.rmtree(partial, ignore_errors=True)
             (partial / CRITIC if trainee.critic else partial).mkdir(parents=True)
         dist.barrier()
-        by_layer, replicas = _is_partly_frozen(trainee), trainee.place.data
+        by_layer, replicas = _is_partly_frozen(trainee), trainee.place.group(Axis.REPLICAS)
         self._mark = {
             "format": 2,  # in format 1, digests of several ranks were per rank
             "optimizer_steps": trainee.scheduler.num_steps,
             "tensor_model_parallel_size": trainee.place.tensor.size(),
-            "data_parallel_size": replicas.size(),
+            "data_parallel_size": trainee.place.data.size(),
             "by_layer": by_layer,
         }
         self._parts = {partial: _request(trainee, partial, replicas, by_layer=by_layer, copied=copied)}

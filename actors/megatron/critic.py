@@ -69,7 +69,7 @@ def build_critic(
         head.weight.copy_(torch.randn(head.weight.shape, generator=seeded) * HEAD_STD)
         head.bias.zero_()
     folders = [path for path in (settings.critic_load, settings.load) if path and not checkpoint.is_checkpoint(path)]
-    load_hf_weights(model, headless, [*folders, settings.hf_checkpoint][0], place.tensor)
+    load_hf_weights(model, headless, [*folders, settings.hf_checkpoint][0], place)
     wrapped = wrap_data_parallel(model, config, own, flags)
     optimizer = build_optimizer(wrapped, own, flags)
     return Critic(wrapped, optimizer, build_scheduler(optimizer, own, flags.scheduler))

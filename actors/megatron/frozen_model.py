@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-import torch.distributed as dist
 
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.families.registry import read_architecture
 from actors.megatron.families.vocabulary import check_vocabulary
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.residence import ExchangedWeights, OwnModel, Residence, VisitingModel
-from actors.megatron.weights import digest_tensors, export_hf_weights, load_hf_weights
+from actors.megatron.weight_share import model_digest
+from actors.megatron.weights import load_hf_weights
+from actors.step.place import Place
 from actors.step.policy import REFERENCE, TEACHER
 from schemas.doc import doc
 from schemas.errors import CheckpointMismatch
@@ -23,16 +24,15 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.training.train_batch import StoredVersion
 from slime_events.loop.training.past_versions import OLD_ACTOR
-from storage.digests import weights_digest
 
 
 @dataclass(slots=True)
 class FrozenModel:
-    """This rank's part of the model, cut over `group` as the policy is."""
+    """This rank's part of the model, cut over ranks as the policy is."""
 
     architecture: Architecture
     residence: Annotated[Residence, doc("Memory of the weights between passes.")]
-    group: Annotated[dist.ProcessGroup, doc("Tensor parallel group.")]
+    place: Place
     digest: Annotated[str, doc("Digest of the whole weights in the trainer's dtype (storage/digests.py).")] = ""
     version: Annotated[int | None, doc("The run's version, if the weights are a version of this run.")] = None
 
@@ -43,13 +43,13 @@ class FrozenModel:
         architecture: Architecture,
         residence: Residence,
         policy: torch.nn.Module,
-        group: dist.ProcessGroup,
+        place: Place,
     ) -> FrozenModel:
-        """Load the weights of a Hugging Face folder; collective in the tensor parallel group.
+        """Load the weights of a Hugging Face folder; collective.
 
         policy: see `Residence`. Raises CheckpointMismatch.
         """
-        frozen = cls(architecture, residence, group)
+        frozen = cls(architecture, residence, place)
         frozen._fill(folder, policy)
         return frozen
 
@@ -68,8 +68,8 @@ class FrozenModel:
 
     def _fill(self, folder: str, policy: torch.nn.Module) -> None:
         with self.residence.present(policy, keep=True) as model:
-            load_hf_weights(model, self.architecture, folder, self.group)
-            self.digest = weights_digest(digest_tensors(export_hf_weights(model, self.architecture, self.group)))
+            load_hf_weights(model, self.architecture, folder, self.place)
+            self.digest = model_digest(model, self.architecture, self.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def load_frozen(
     algorithm: AlgorithmSettings,
     flags: Mapping[str, object],
     room: Residences,
-    group: dist.ProcessGroup,
+    place: Place,
 ) -> dict[str, FrozenModel]:
     """Load the frozen models that the settings need, by name.
 
@@ -105,7 +105,7 @@ def load_frozen(
     """
     frozen, base, teacher = dict[str, FrozenModel](), settings.hf_checkpoint, settings.opd_teacher_load
     if estimator_of(algorithm).needs_reference(algorithm):
-        frozen[REFERENCE] = FrozenModel.load(settings.ref_load or base, policy, room.alike(), room.policy, group)
+        frozen[REFERENCE] = FrozenModel.load(settings.ref_load or base, policy, room.alike(), room.policy, place)
     if algorithm.use_opd and teacher is not None:
         check_vocabulary(base, teacher)
         architecture = read_architecture(teacher)
@@ -114,7 +114,7 @@ def load_frozen(
             residence = room.alike()
         else:
             residence = room.other(build_model(architecture, config, room.device))
-        frozen[TEACHER] = FrozenModel.load(teacher, architecture, residence, room.policy, group)
+        frozen[TEACHER] = FrozenModel.load(teacher, architecture, residence, room.policy, place)
     if algorithm.keep_old_actor:
-        frozen[OLD_ACTOR] = FrozenModel(policy, room.alike(), group)
+        frozen[OLD_ACTOR] = FrozenModel(policy, room.alike(), place)
     return frozen

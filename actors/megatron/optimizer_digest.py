@@ -5,7 +5,7 @@ recognize a checkpoint.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, NamedTuple
 
 import torch
@@ -14,9 +14,11 @@ from megatron.core.optimizer import ChainedOptimizer
 from torch import Tensor
 
 from actors.megatron.families.architecture import Architecture
-from actors.megatron.sharded_state import Shard, is_sharded, shards, step_count
-from actors.megatron.weights import digest_tensors, model_rules, named_parameters
-from actors.step.place import Place
+from actors.megatron.families.rules import Rule
+from actors.megatron.holders import of_whole_model
+from actors.megatron.sharded_state import Shard, group_numbers, is_sharded, shards, step_count
+from actors.megatron.weights import digest_tensors, gathered, model_rules, named_parameters, named_tensors
+from actors.step.place import Axis, Place
 from schemas.doc import doc
 from storage.digests import weights_digest
 
@@ -43,30 +45,54 @@ def optimizer_digest(
 
     Collective over all ranks; the result is the same on each. weights: include the model's weights.
     """
-    pieces = list(_of_shards(optimizer, model, place.data) if is_sharded(optimizer) else _of_replicas(optimizer, model))
+    source = _of_shards if is_sharded(optimizer) else _of_replicas
+    pieces = list(source(optimizer, model, place))
     if weights:
-        for name, parameter in named_parameters(model):
-            pieces.append(Piece(name, name, parameter.shape, parameter.detach()))
-    mine = digest_tensors(_own(pieces, model, architecture, place))
+        pieces += [Piece(name, name, tensor.shape, tensor.detach()) for name, tensor in named_tensors(model)]
+    rules = {} if place.world_size == 1 else model_rules(model, architecture)
+    mine = digest_tensors(_own(pieces, rules, place))
     return weights_digest({name: digest for digests in place.of_each_rank(mine) for name, digest in digests.items()})
 
 
-def _of_replicas(optimizer: ChainedOptimizer, model: torch.nn.Module) -> Iterator[Piece]:
+def _of_replicas(optimizer: ChainedOptimizer, model: torch.nn.Module, place: Place) -> Iterator[Piece]:
     """Yield the pieces of a state that every data parallel rank holds as a whole."""
+    numbers = group_numbers(optimizer)
     names = {}
     for name, parameter in named_parameters(model):
         names[id(parameter)] = names[id(getattr(parameter, "main_param", parameter))] = name
+    whole = dict[str, str]()
+    if place.size(Axis.EXPERT) > 1 or place.size(Axis.PIPELINE) > 1:
+        own = {
+            names[id(parameter)]: numbers[chained, index]
+            for chained, part in enumerate(optimizer.chained_optimizers)
+            for index, group in enumerate(part.optimizer.param_groups)
+            for parameter in group["params"]
+        }
+        whole = _prefixes({name: own[name] for name, _ in named_parameters(model) if name in own}, place)
     for chained, part in enumerate(optimizer.chained_optimizers):
         inner = part.optimizer
         for group_index, group in enumerate(inner.param_groups):
             for index, parameter in enumerate(group["params"]):
-                prefix = f"{chained}.{group_index}.{index}"
                 of = names.get(id(parameter), "")
+                prefix = whole.get(of, f"{chained}.{group_index}.{index}")
                 if hasattr(part, "fp32_from_float16_groups"):
                     yield Piece(f"{prefix}.main", of, parameter.shape, parameter.detach())
                 for name, value in inner.state[parameter].items():
                     if isinstance(value, Tensor):
                         yield Piece(f"{prefix}.{name}", of, value.shape, value)
+
+
+def _prefixes(groups: Mapping[str, int], place: Place) -> dict[str, str]:
+    """Return the beginning of the names of each trained parameter's state, as of a single rank with the whole model.
+
+    groups: the parameter group of each trained parameter that this rank has. Collective.
+    """
+    counted = Counter[int]()
+    prefixes = {}
+    for name, group in of_whole_model(groups, place).items():
+        prefixes[name] = f"0.{group}.{counted[group]}"
+        counted[group] += 1
+    return prefixes
 
 
 class _Layout(NamedTuple):
@@ -77,7 +103,7 @@ class _Layout(NamedTuple):
     step: int
 
 
-def _of_shards(optimizer: ChainedOptimizer, model: torch.nn.Module, group: dist.ProcessGroup) -> Iterator[Piece]:
+def _of_shards(optimizer: ChainedOptimizer, model: torch.nn.Module, place: Place) -> Iterator[Piece]:
     """Yield the pieces of a state that is divided over data parallel ranks, under the names of an undivided state."""
     trained = [(name, parameter) for name, parameter in named_parameters(model) if parameter.requires_grad]
     held = {id(shard.parameter): shard for shard in shards(optimizer)}
@@ -86,23 +112,22 @@ def _of_shards(optimizer: ChainedOptimizer, model: torch.nn.Module, group: dist.
         kinds={kind: value.dim() for shard in held.values() for kind, value in _tensors(shard).items()},
         step=step_count(optimizer),
     )
-    layouts = [own] * group.size()
-    dist.all_gather_object(layouts, own, group)
+    layouts = place.of_group(Axis.REPLICAS, own)
+    if place.size(Axis.EXPERT) > 1:  # their ranks share other parameters
+        layouts += place.of_group(Axis.EXPERT_DATA, own)
     groups = {name: index for layout in layouts for name, index in layout.groups.items()}
     kinds = {kind: axes for layout in layouts for kind, axes in layout.kinds.items()}
     step = torch.tensor(float(max(layout.step for layout in layouts)))
-    counted = Counter[int]()
+    prefixes = _prefixes({name: groups[name] for name, _ in trained}, place)
     for name, parameter in trained:
-        prefix = f"0.{groups[name]}.{counted[groups[name]]}"
-        counted[groups[name]] += 1
         nothing = torch.empty(0, device=parameter.device)
         shard = held.get(id(parameter))
         tensors, start = (_tensors(shard), shard.start) if shard else ({}, 0)
         for kind, axes in sorted(kinds.items()):
             if axes == 0:
-                yield Piece(f"{prefix}.{kind}", name, step.shape, step)
+                yield Piece(f"{prefixes[name]}.{kind}", name, step.shape, step)
             else:
-                yield Piece(f"{prefix}.{kind}", name, parameter.shape, tensors.get(kind, nothing), start)
+                yield Piece(f"{prefixes[name]}.{kind}", name, parameter.shape, tensors.get(kind, nothing), start)
 
 
 def _tensors(shard: Shard) -> dict[str, Tensor]:
@@ -111,26 +136,36 @@ def _tensors(shard: Shard) -> dict[str, Tensor]:
     return state | ({"main": shard.main} if is_half else {})
 
 
-def _own(
-    pieces: list[Piece], model: torch.nn.Module, architecture: Architecture, place: Place
+def _own(pieces: list[Piece], rules: Mapping[str, Rule], place: Place) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that this rank hashes, by name.
+
+    All ranks that have a tensor get one in turn, so that they hash in parallel; those of experts are other ranks.
+    """
+    sides = dict[bool, list[Piece]]({False: [], True: []})
+    for piece in pieces:
+        sides[piece.parameter in rules and rules[piece.parameter].expert is not None].append(piece)
+    yield from _in_turn(sides[False], rules, place, Axis.REPLICAS, Axis.TENSOR)
+    yield from _in_turn(sides[True], rules, place, Axis.EXPERT_DATA, Axis.EXPERT_TENSOR)
+
+
+def _in_turn(
+    pieces: list[Piece], rules: Mapping[str, Rule], place: Place, copies: Axis, axis: Axis
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors that this rank hashes, by name. All ranks get one in turn, so that they hash in parallel."""
-    rules = model_rules(model, architecture) if place.tensor.size() > 1 else {}
-    ranks = place.data.size()
+    """Yield this rank's tensors. copies: the ranks with the same parts. axis: the ranks that each have a part."""
+    replicas, cut = place.group(copies), place.group(axis)
+    ranks = replicas.size()
     for first in range(0, len(pieces), ranks):
         own = None
         for owner, piece in enumerate(pieces[first : first + ranks]):
-            whole = _over_data_ranks(piece, owner, place.data)
-            if owner == place.data.rank():
+            whole = _over_data_ranks(piece, owner, replicas)
+            if owner == replicas.rank():
                 own = piece, whole
         if own is None:
             continue
         piece, whole = own
-        if whole.dim() and (rule := rules.get(piece.parameter)) and rule.cut is not None:
-            parts = [torch.empty_like(whole) for _ in range(place.tensor.size())]
-            dist.all_gather(parts, whole.contiguous(), place.tensor)
-            whole = rule.merge(rule.split(parts), 0, 1)
-        if place.tensor.rank() == 0:
+        if cut.size() > 1 and whole.dim() and (rule := rules.get(piece.parameter)) and rule.cut is not None:
+            whole = rule.merge(rule.split(gathered(rule, whole.contiguous(), place)), 0, 1)
+        if cut.rank() == 0:
             yield piece.name, whole
 
 

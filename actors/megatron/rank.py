@@ -28,7 +28,7 @@ from actors.megatron.optimizer_digest import optimizer_digest
 from actors.megatron.own_model import args_of
 from actors.megatron.residence import waits_on_host
 from actors.megatron.trainee import Trainee, join, leave
-from actors.megatron.weight_share import weight_share
+from actors.megatron.weight_share import model_digest, weight_share
 from actors.megatron.weights import export_hf_weights, load_hf_weights, tensor_bytes
 from actors.step.commanded_step import CommandedSteps
 from actors.step.policy import REFERENCE
@@ -47,7 +47,6 @@ from slime_events.loop.training.difference import Distance, PartDistance, whole_
 from slime_events.loop.training.past_versions import OLD_ACTOR, old_actor
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.trainer_points import IN_STEPS, INIT, MODEL, WRITTEN, RunEngines, TrainerFunctions
-from storage.digests import tensor_digests, weights_digest
 from storage.weights.files import open_checkpoint
 from storage.weights.shards import Shard, TensorBytes, write_shards
 
@@ -106,22 +105,22 @@ class TrainerRank(Backend):
 
     def _begin(self) -> None:
         """Build models with weights, optimizer and schedule."""
-        settings, architecture, group = self._settings, self._architecture, self.place.tensor
+        settings, architecture, place = self._settings, self._architecture, self.place
         load, base = settings.load, settings.hf_checkpoint
         saved = load if load and checkpoint.is_checkpoint(load) else None
         policy = self._build()
-        load_hf_weights(policy, architecture, base if saved else load or base, group)
+        load_hf_weights(policy, architecture, base if saved else load or base, place)
         freeze(policy, settings)
-        room = Residences(policy, self._build, self.place.device, on_host=waits_on_host())
-        frozen = load_frozen(architecture, settings, self._algorithm, self._flags.transformer, room, group)
+        room = Residences(policy, self._build, place.device, on_host=waits_on_host())
+        frozen = load_frozen(architecture, settings, self._algorithm, self._flags.transformer, room, place)
         model = wrap_data_parallel(policy, self._config, settings, self._flags)
         optimizer = build_optimizer(model, settings, self._flags)
         scheduler = build_scheduler(optimizer, settings, self._flags.scheduler)
         critic = None
         if estimator_of(self._algorithm).needs_values:
-            critic = build_critic(architecture, self._config, settings, self._flags, self.place)
+            critic = build_critic(architecture, self._config, settings, self._flags, place)
         trained, functions = (model, optimizer, scheduler), self._functions
-        self.trainee = Trainee(*trained, architecture, settings, self.place, frozen, functions, critic)
+        self.trainee = Trainee(*trained, architecture, settings, place, frozen, functions, critic)
         self._commanded = CommandedSteps(self.trainee)
         if saved:
             with_critic = settings.critic_load is None
@@ -207,10 +206,7 @@ class TrainerRank(Backend):
         Exhaust the iterator, since ranks that hold parts of a tensor take part. A tensor may share memory with the
         model: use it before the next `train`.
         """
-        if self.place.data.rank() == 0:  # only rank 0's tensor parallel group exports the weights
-            for named in export_hf_weights(self.trainee.model, self.trainee.architecture, self.place.tensor):
-                if self.place.rank == 0:
-                    yield named
+        yield from export_hf_weights(self.trainee.model, self.trainee.architecture, self.place)
 
     def export_bytes(self) -> list[TensorBytes]:
         """Return the exported weights as bytes, without a copy on the CPU; empty on ranks other than 0."""
@@ -228,10 +224,7 @@ class TrainerRank(Backend):
 
     def weights_digest(self) -> str:
         """Return the digest of the whole weights (storage/digests.py); each rank hashes its share."""
-        share = weight_share(self.trainee.model, self.trainee.architecture, self.place)
-        mine = tensor_digests((name, (dtype, shape, data)) for name, dtype, shape, data in share)
-        every = self.place.of_each_rank(mine)
-        return weights_digest({name: digest for digests in every for name, digest in digests.items()})
+        return model_digest(self.trainee.model, self.trainee.architecture, self.place)
 
     def weights_distance(self, folder: str) -> Distance:
         """Measure the weights against a Hugging Face folder.
@@ -287,7 +280,7 @@ class TrainerRank(Backend):
 
         Raises CheckpointMismatch if the folder does not fit.
         """
-        load_hf_weights(self.trainee.model, self.trainee.architecture, folder, self.place.tensor)
+        load_hf_weights(self.trainee.model, self.trainee.architecture, folder, self.place)
         follow_weights(self.trainee.optimizer)
         self._commanded.forget()
 

@@ -15,6 +15,7 @@ from megatron.core.distributed import DistributedDataParallel
 from torch import Tensor
 
 from actors.megatron.cpu import on_cpu
+from actors.megatron.weights import named_tensors
 from actors.step.heartbeat import beating
 
 
@@ -51,7 +52,7 @@ class VisitingModel:
 
     def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
         self._model, self._device = model.requires_grad_(False), device
-        self._parameters = list(model.parameters())
+        self._parameters = [tensor for _, tensor in named_tensors(model)]
         self._host = host_copies(self._parameters)
         self._leave()
 
@@ -81,13 +82,14 @@ class ExchangedWeights:
 
     def __init__(self, policy: torch.nn.Module) -> None:
         """Allocate weights like the policy's in number and shape, with undefined values."""
-        self._host = host_copies(policy.parameters())
+        self._host = host_copies(tensor for _, tensor in named_tensors(policy))
 
     @contextmanager
     def present(self, policy: torch.nn.Module, *, keep: bool = False) -> Iterator[torch.nn.Module]:
         """See `Residence`; changes are always kept."""
-        pairs, exchanged = list(zip(policy.parameters(), self._host, strict=True)), 0
-        with _whole(policy), _frozen([parameter for parameter, _ in pairs]):
+        weights = [tensor for _, tensor in named_tensors(policy)]
+        pairs, exchanged = list(zip(weights, self._host, strict=True)), 0
+        with _whole(policy), _frozen(weights):
             try:
                 for parameter, host in beating(pairs):
                     _exchange(parameter, host)

@@ -46,17 +46,39 @@ def is_sharded(optimizer: ChainedOptimizer) -> bool:
     return all(isinstance(part, DistributedOptimizer) for part in optimizer.chained_optimizers)
 
 
+def group_numbers(optimizer: ChainedOptimizer) -> dict[tuple[int, int], int]:
+    """Return the number of a parameter group in an optimizer of all parameters, by its part and its number there.
+
+    Megatron has a part of its own for the experts that only some ranks have. Parameters with the same weight decay and
+    rates would be one group.
+    """
+    parts = [part.optimizer.param_groups for part in optimizer.chained_optimizers]
+    if not any(group.get("is_expert_parallel") for groups in parts for group in groups):
+        return {(part, number): number for part, groups in enumerate(parts) for number in range(len(groups))}
+
+    def kind(group: Mapping[str, Any]) -> tuple[bool, Any, Any, Any]:
+        return group["wd_mult"] != 1.0, group["wd_mult"], group["max_lr"], group["min_lr"]
+
+    kinds = sorted({kind(group) for groups in parts for group in groups})
+    return {
+        (part, number): kinds.index(kind(group))
+        for part, groups in enumerate(parts)
+        for number, group in enumerate(groups)
+    }
+
+
 def shards(optimizer: ChainedOptimizer) -> Iterator[Shard]:
     """Yield this rank's shards of a distributed optimizer."""
-    (part,) = optimizer.chained_optimizers
-    halves = (part.model_float16_groups, part.shard_fp32_from_float16_groups)
-    whole = (part.model_fp32_groups, part.shard_fp32_groups)
-    for models, mains in (halves, whole):
-        for group, (of_model, of_main) in enumerate(zip(models, mains, strict=True)):
-            for parameter, main in zip(of_model, of_main, strict=True):
-                buffer, dtype, bucket = part.model_param_gbuf_map[parameter]
-                start = part.gbuf_ranges[buffer][dtype][bucket]["param_map"][parameter]["param"].start
-                yield Shard(parameter, group, start, main.detach(), part.optimizer.state[main])
+    numbers = group_numbers(optimizer)
+    for index, part in enumerate(optimizer.chained_optimizers):
+        halves = (part.model_float16_groups, part.shard_fp32_from_float16_groups)
+        whole = (part.model_fp32_groups, part.shard_fp32_groups)
+        for models, mains in (halves, whole):
+            for group, (of_model, of_main) in enumerate(zip(models, mains, strict=True)):
+                for parameter, main in zip(of_model, of_main, strict=True):
+                    buffer, dtype, bucket = part.model_param_gbuf_map[parameter]
+                    start = part.gbuf_ranges[buffer][dtype][bucket]["param_map"][parameter]["param"].start
+                    yield Shard(parameter, numbers[index, group], start, main.detach(), part.optimizer.state[main])
 
 
 def step_count(optimizer: ChainedOptimizer) -> int:

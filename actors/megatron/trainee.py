@@ -27,7 +27,7 @@ from actors.megatron.tree_batch import pack_tree
 from actors.step.data_split import forward_flops, packing_rule, sharing_pays, split_trees
 from actors.step.host_columns import joined_on_host
 from actors.step.log_probs import LogitMemory
-from actors.step.place import Place
+from actors.step.place import Axis, Place
 from actors.step.policy import PREFIXES, OfSamples, Outputs
 from actors.step.schedule import Gradients
 from schemas.doc import doc
@@ -74,7 +74,15 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
         model_parallel_cuda_manual_seed(settings.seed)
     torch.manual_seed(settings.seed)
     groups = parallel_state.get_tensor_model_parallel_group(), parallel_state.get_data_parallel_group()
-    return Place(rank, world_size, device, *groups)
+    others = {
+        Axis.PIPELINE: parallel_state.get_pipeline_model_parallel_group(),
+        Axis.CONTEXT: parallel_state.get_context_parallel_group(),
+        Axis.EXPERT: parallel_state.get_expert_model_parallel_group(),
+        Axis.EXPERT_TENSOR: parallel_state.get_expert_tensor_parallel_group(),
+        Axis.EXPERT_DATA: parallel_state.get_expert_data_parallel_group(),
+        Axis.REPLICAS: parallel_state.get_data_parallel_group(with_context_parallel=True),
+    }
+    return Place(rank, world_size, device, *groups, others)
 
 
 def _take_gpu(rank: int) -> torch.device:

@@ -1,13 +1,13 @@
 """Conversion of weights between a Hugging Face folder and this rank's slice of a Megatron model, by name.
 
-A `Rule` per Megatron parameter (families/rules.py) names its Hugging Face tensors and says how it is cut over tensor
-parallel ranks.
+A `Rule` per Megatron parameter (families/rules.py) names its Hugging Face tensors and says how it is cut over ranks.
 """
 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,9 @@ from torch import Tensor
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.families.registry import family_of
 from actors.megatron.families.rules import Copy, Rule
+from actors.megatron.holders import Holder, holders
 from actors.step.heartbeat import beat, beating
+from actors.step.place import Place
 from schemas.errors import CheckpointMismatch
 from storage.digests import TensorDigest, tensor_digests
 from storage.weights.shards import TensorBytes
@@ -37,11 +39,18 @@ class _TensorFile(Protocol):
 
 VALUE_BIAS = "output_layer.bias"
 """A parameter that only critics have."""
+STORED_BUFFERS = ("router.expert_bias",)
+"""Ends of the names of buffers that a checkpoint stores."""
 
 
 def model_rules(model: torch.nn.Module, arch: Architecture) -> dict[str, Rule]:
-    """Return the rule of each parameter of the model, in the model's order."""
-    table = (arch.vocab_size, arch.hidden_size)
+    """Return the rule of each parameter and stored buffer that this rank has, in the model's order."""
+    return rules_of([name for name, _ in named_tensors(model)], arch)
+
+
+def rules_of(names: Iterable[str], arch: Architecture) -> dict[str, Rule]:
+    """Return the rules of a model's tensors by Megatron name, in the order of `names`."""
+    table, names = (arch.vocab_size, arch.hidden_size), list(names)
     rules: dict[str, Rule] = {
         "embedding.word_embeddings.weight": Copy.of("model.embed_tokens.weight", *table, cut=0),
         "decoder.final_layernorm.weight": Copy.of("model.norm.weight", arch.hidden_size),
@@ -50,7 +59,6 @@ def model_rules(model: torch.nn.Module, arch: Architecture) -> dict[str, Rule]:
     family = family_of(arch)
     for layer in range(arch.num_layers):
         rules |= family.layer_rules(arch, layer)
-    names = [name for name, _ in named_parameters(model)]
     if VALUE_BIAS in names:
         rules["output_layer.weight"] = Copy.of("score.weight", 1, arch.hidden_size)
         rules[VALUE_BIAS] = Copy.of("score.bias", 1)
@@ -58,29 +66,62 @@ def model_rules(model: torch.nn.Module, arch: Architecture) -> dict[str, Rule]:
 
 
 def named_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Yield parameters with Megatron's names, without the prefixes of the wrappers around the model."""
+    """Yield the parameters that this rank has under their names in the whole model.
+
+    These are Megatron's names without the prefixes of wrappers, with the number of a layer among all layers and that
+    of an expert among all experts of its layer.
+    """
+    numbers = _numbers(model)
     for name, parameter in model.named_parameters():
-        yield re.sub(r"^(module\.)+", "", name), parameter
+        yield _whole_name(name, numbers), parameter
+
+
+def named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield `named_parameters`, then the buffers that a checkpoint stores."""
+    yield from named_parameters(model)
+    numbers = _numbers(model)
+    for name, buffer in model.named_buffers():
+        if name.endswith(STORED_BUFFERS):
+            yield _whole_name(name, numbers), buffer
+
+
+def _numbers(model: torch.nn.Module) -> dict[str, int]:
+    """Return the numbers of layers and experts in the whole model, by the name of their module in this rank's model."""
+    numbers = {}
+    for name, module in model.named_modules():
+        if re.search(r"(^|\.)decoder\.layers\.\d+$", name) and hasattr(module, "layer_number"):
+            numbers[name] = module.layer_number - 1
+        for index, number in enumerate(getattr(module, "local_expert_indices", ())):
+            numbers[f"{name}.experts.local_experts.{index}"] = number
+    return numbers
+
+
+def _whole_name(name: str, numbers: Mapping[str, int]) -> str:
+    parts = name.split(".")
+    paths = accumulate(parts, lambda path, part: f"{path}.{part}")
+    whole = ".".join(str(numbers.get(path, part)) for path, part in zip(paths, parts, strict=True))
+    return re.sub(r"^(module\.)+", "", whole)
 
 
 @torch.no_grad()
-def load_hf_weights(model: torch.nn.Module, arch: Architecture, folder: str | Path, group: dist.ProcessGroup) -> None:
-    """Load the model from a Hugging Face folder of safetensors; each rank of `group` loads its slice.
+def load_hf_weights(model: torch.nn.Module, arch: Architecture, folder: str | Path, place: Place) -> None:
+    """Load the model from a Hugging Face folder of safetensors; each rank loads its slice. Collective.
 
     If the folder has no value head, a critic's head is unchanged. Raises CheckpointMismatch for a missing or unexpected
     tensor or a wrong shape, before the model is changed.
     """
-    rules = model_rules(model, arch)
+    own = dict(named_tensors(model))
+    rules = rules_of(holders(own, place), arch)
     with ExitStack() as files:
         tensors = _open_folder(Path(folder), files)
         if VALUE_BIAS in rules:
             rules = {name: rule for name, rule in rules.items() if not _is_headless(rule, tensors)}
         _check_tensors(tensors, rules, arch, str(folder))
-        for name, parameter in named_parameters(model):
+        for name, tensor in own.items():
             if (rule := rules.get(name)) is None:
                 continue
-            whole = [tensors[hf_name].get_tensor(hf_name) for hf_name in rule.names]
-            parameter.copy_(rule.merge(whole, group.rank(), group.size()))
+            whole, group = [tensors[hf_name].get_tensor(hf_name) for hf_name in rule.names], place.group(rule.axis)
+            tensor.copy_(rule.merge(whole, group.rank(), group.size()))
             beat()
 
 
@@ -88,21 +129,47 @@ def _is_headless(rule: Rule, tensors: Mapping[str, object]) -> bool:
     return rule.names[0].startswith("score.") and rule.names[0] not in tensors
 
 
-def export_hf_weights(
-    model: torch.nn.Module, arch: Architecture, group: dist.ProcessGroup
-) -> Iterator[tuple[str, Tensor]]:
-    """Yield the whole weights as (Hugging Face name, tensor), in the model's dtype, one Megatron parameter at a time.
+def export_hf_weights(model: torch.nn.Module, arch: Architecture, place: Place) -> Iterator[tuple[str, Tensor]]:
+    """Yield the whole weights as (Hugging Face name, tensor) on rank 0, in the model's dtype; nothing on other ranks.
 
-    Every rank of `group` must exhaust the iterator; all get the tensors. A tensor may share memory with the model: use
-    it before the next training step.
+    Every rank must exhaust the iterator. A tensor may share memory with the model: use it before the next training
+    step.
     """
-    rules = model_rules(model, arch)
-    for name, parameter in named_parameters(model):
-        yield from hf_tensors(rules[name], gathered(rules[name], parameter.detach(), group))
+    return whole_tensors({name: tensor.detach() for name, tensor in named_tensors(model)}, arch, place)
 
 
-def gathered(rule: Rule, part: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
-    """Gather a parameter's parts from all ranks of `group`, in rank order; if it is not cut, only this rank's."""
+def whole_tensors(parts: Mapping[str, Tensor], arch: Architecture, place: Place) -> Iterator[tuple[str, Tensor]]:
+    """Yield whole tensors as (Hugging Face name, tensor) on rank 0, one Megatron parameter at a time.
+
+    parts: a tensor for each parameter that this rank has, such as its gradient, by the parameter's name. Every rank
+    must exhaust the iterator.
+    """
+    sources = holders(parts, place)
+    rules = rules_of(sources, arch)
+    for name, source in sources.items():
+        rule = rules[name]
+        if name not in parts:
+            if place.rank == 0:
+                yield from _receive(rule, source, place)
+        elif place.group(rule.copies).rank() == 0:
+            pieces = gathered(rule, parts[name], place)
+            if place.rank == 0:
+                yield from hf_tensors(rule, pieces)
+            elif place.group(rule.axis).rank() == 0:
+                for _, tensor in hf_tensors(rule, pieces):
+                    dist.send(tensor, 0)
+
+
+def _receive(rule: Rule, source: Holder, place: Place) -> Iterator[tuple[str, Tensor]]:
+    for name, shape in zip(rule.names, rule.shapes, strict=True):
+        tensor = torch.empty(shape, dtype=source.dtype, device=place.device)
+        dist.recv(tensor, source.rank)
+        yield name, tensor
+
+
+def gathered(rule: Rule, part: Tensor, place: Place) -> list[Tensor]:
+    """Gather a parameter's parts from the ranks of the rule's axis, in rank order; if it is not cut, only this part."""
+    group = place.group(rule.axis)
     if group.size() == 1 or rule.cut is None:
         return [part]
     parts = [torch.empty_like(part) for _ in range(group.size())]

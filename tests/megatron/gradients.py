@@ -7,19 +7,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from actors.megatron.rank import TrainerRank
-from actors.megatron.weights import gathered, hf_tensors, model_rules, named_parameters
+from actors.megatron.weights import named_parameters, whole_tensors
 from slime_events.core.training.train_batch import TrainBatch
 from tests.megatron.plain import log_probs_of
 
 
 def gradients_of(rank: TrainerRank) -> dict[str, Tensor]:
-    """Return the whole gradients of the last optimizer step. All tensor parallel ranks call it."""
-    trainee, gradients = rank.trainee, {}
-    rules = model_rules(trainee.model, trainee.architecture)
-    for name, parameter in named_parameters(trainee.model):
-        parts = gathered(rules[name], parameter.main_grad.detach(), rank.place.tensor)
-        gradients.update({theirs: tensor.clone() for theirs, tensor in hf_tensors(rules[name], parts)})
-    return gradients
+    """Return the whole gradients of the last optimizer step on rank 0. All ranks call it."""
+    trainee = rank.trainee
+    parts = {name: parameter.main_grad.detach() for name, parameter in named_parameters(trainee.model)}
+    whole = whole_tensors(parts, trainee.architecture, rank.place)
+    return {name: tensor.clone() for name, tensor in whole}
 
 
 def plain_gradients(model: PreTrainedModel, batch: TrainBatch) -> dict[str, Tensor]:

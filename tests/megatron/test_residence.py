@@ -17,13 +17,12 @@ from actors.megatron import rank as rank_module
 from actors.megatron import residence
 from actors.megatron.residence import OwnModel, VisitingModel
 from actors.megatron.trainee import Trainee
-from actors.megatron.weights import digest_tensors, export_hf_weights
+from actors.megatron.weight_share import model_digest
 from actors.step.policy import REFERENCE, TEACHER
 from schemas.errors import CheckpointMismatch
 from slime_events.core.training.train_batch import StoredVersion, TrainBatch
 from slime_events.loop.training.past_versions import OLD_ACTOR
 from slime_events.plugins.trainer_points import BEFORE_LOG_PROB, PlugPoint
-from storage.digests import weights_digest
 from storage.weights.store import digest_of
 from tests.megatron.test_past_versions import made_by, other_weights
 from tests.megatron.tiny import make_batch, make_model
@@ -173,7 +172,7 @@ def test_a_pass_that_fails_leaves_the_policy_as_it_was(
 
 
 def digest(model: torch.nn.Module, frozen: Any) -> str:
-    return weights_digest(digest_tensors(export_hf_weights(model, frozen.architecture, frozen.group)))
+    return model_digest(model, frozen.architecture, frozen.place)
 
 
 def test_an_exchange_that_fails_half_way_is_taken_back(

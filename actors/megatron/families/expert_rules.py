@@ -16,7 +16,8 @@ def expert_rules(architecture: Architecture, layer: int) -> dict[str, Rule]:
         rules[ours + "router.expert_bias"] = Copy.of(theirs + "gate.e_score_correction_bias", experts.count)
     for expert in range(experts.count):
         inside, outside = f"{ours}experts.local_experts.{expert}.", f"{theirs}experts.{expert}."
-        rules |= _mlp(inside, outside, experts.ffn_hidden_size, hidden)
+        mlp = _mlp(inside, outside, experts.ffn_hidden_size, hidden)
+        rules |= {name: rule.of_expert(expert) for name, rule in mlp.items()}
     if experts.shared_ffn_hidden_size:
         rules |= _mlp(ours + "shared_experts.", theirs + "shared_experts.", experts.shared_ffn_hidden_size, hidden)
     return rules

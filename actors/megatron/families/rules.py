@@ -7,9 +7,10 @@ imported on use, since a launcher reads families without it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Self
 
+from actors.step.place import Axis
 from schemas.doc import doc
 
 if TYPE_CHECKING:
@@ -20,11 +21,28 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Rule(ABC):
-    """A conversion between whole tensors and the parts of a parameter on tensor parallel ranks."""
+    """A conversion between whole tensors and the parts of a parameter on the ranks of `axis`."""
 
     names: Annotated[tuple[str, ...], doc("Names of the Hugging Face tensors.")]
     shapes: Annotated[tuple[Shape, ...], doc("Shapes of the whole Hugging Face tensors.")]
-    cut: Annotated[int | None, doc("Dimension that is cut over tensor parallel ranks; None if it is not cut.")]
+    cut: Annotated[int | None, doc("Dimension that is cut over the ranks of `axis`; None if it is not cut.")]
+    expert: Annotated[int | None, doc("Number of the layer's expert that has it; None if it is not an expert's.")] = (
+        field(default=None, kw_only=True)
+    )
+
+    @property
+    def axis(self) -> Axis:
+        """The ranks that each have a part, if it is cut."""
+        return Axis.TENSOR if self.expert is None else Axis.EXPERT_TENSOR
+
+    @property
+    def copies(self) -> Axis:
+        """The ranks that each have the same part."""
+        return Axis.REPLICAS if self.expert is None else Axis.EXPERT_DATA
+
+    def of_expert(self, number: int) -> Self:
+        """Return the rule for a parameter of an expert."""
+        return replace(self, expert=number)
 
     @abstractmethod
     def merge(self, tensors: list[Tensor], rank: int, ranks: int) -> Tensor:
@@ -32,7 +50,7 @@ class Rule(ABC):
 
     @abstractmethod
     def split(self, parts: list[Tensor]) -> list[Tensor]:
-        """Return the whole Hugging Face tensors from the parameter of every tensor parallel rank, in rank order."""
+        """Return the whole Hugging Face tensors from the parts of all ranks of `axis`, in rank order."""
 
 
 @dataclass(frozen=True, slots=True)
