@@ -54,6 +54,9 @@ class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's clas
         Tensor | None, doc("int64 [slots of all grids]: packed token of each slot; any token for padding")
     ] = None
     from_grid: Annotated[Tensor | None, doc("int64 [tokens]: slot of each packed token")] = None
+    position_ids: Annotated[
+        Tensor | None, doc("int64 [tokens]: position of each token for RoPE; None: its place in its sequence")
+    ] = None
     rows: Annotated[Tensor | None, doc("int64 [rows]: packed positions that need logits; None for all")] = None
     by_rows: Annotated[
         Callable[[Layer, Tensor], Any] | None,
@@ -206,8 +209,19 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, *_: object, packed_seq_params: PackedSequences, **layer: object
     ) -> Tensor:
-        """Compute attention; shapes as in `in_grids`."""
-        packed, capability = packed_seq_params, capability_of(query.device)
+        """Compute attention; shapes as in `in_grids`, but values may be smaller than keys, as in latent attention.
+
+        Kernels are fast only for heads of one size, so that smaller values are filled up with zeros.
+        """
+        size, value_size = query.size(-1), value.size(-1)
+        if value_size < size:
+            filled = self.attend(query, key, F.pad(value, (0, size - value_size)), packed_seq_params)
+            return torch.unflatten(filled, -1, (-1, size))[..., :value_size].flatten(1)
+        return self.attend(query, key, value, packed_seq_params)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, packed: PackedSequences) -> Tensor:
+        """Compute attention with the best kernel for the call; shapes as in `in_grids`."""
+        capability = capability_of(query.device)
         call = AttentionCall(
             capability=capability,
             dtype=query.dtype,

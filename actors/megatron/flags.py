@@ -10,7 +10,7 @@ from typing import Annotated
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer.enums import AttnBackend
-from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 from actors.megatron.families.architecture import Architecture
 from schemas.doc import doc
@@ -59,8 +59,9 @@ def sort_flags(flags: Mapping[str, object], architecture: Architecture, *, cpu: 
     Raises CheckpointMismatch, InvalidValue, and UnknownFlag with the nearest names.
     """
     architecture.check_flags(flags)
+    transformer = TransformerConfig if architecture.latent is None else MLATransformerConfig
     fields = {
-        "transformer": {field.name for field in dataclasses.fields(TransformerConfig)},
+        "transformer": {field.name for field in dataclasses.fields(transformer)},
         "optimizer": {field.name for field in dataclasses.fields(OptimizerConfig)},
         "distributed": {field.name for field in dataclasses.fields(DistributedDataParallelConfig)},
         "scheduler": SCHEDULER,

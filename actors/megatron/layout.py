@@ -52,8 +52,11 @@ class Layout:
             raise ImpossibleCombination(
                 "the trainer runs mixtures of experts without tensor parallelism: set tensor-model-parallel-size to 1"
             )
-        for name in ("vocab_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"):
-            size = getattr(architecture, name)
+        names = ("vocab_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups")
+        sizes = {name: getattr(architecture, name) for name in names}
+        if architecture.latent is not None:
+            sizes |= architecture.latent.cut_sizes
+        for name, size in sizes.items():
             if size % self.tensor:
                 raise ImpossibleCombination(
                     f"{name} {size} of the checkpoint cannot be cut over tensor-model-parallel-size {self.tensor}"

@@ -114,7 +114,10 @@ def stage_layers(num_layers: int, layout: Layout) -> tuple[int, ...]:
 def _attention(architecture: Architecture) -> Parameters:
     """Return the parameters of a layer's attention, with the norms before and after it and before the MLP."""
     hidden, heads, groups = architecture.hidden_size, architecture.num_attention_heads, architecture.num_query_groups
-    head = architecture.kv_channels
+    head, latent = architecture.kv_channels, architecture.latent
+    if latent is not None:
+        norms = 2 * hidden + latent.key_value_rank + (latent.query_rank or 0)
+        return Parameters(copied=norms, cut=latent.weights(hidden, heads))
     rows = head * (heads + 2 * groups)
     cut = rows * hidden + heads * head * hidden + rows * architecture.add_qkv_bias
     norms = hidden * (4 if architecture.post_norms else 2) + 2 * head * architecture.qk_layernorm

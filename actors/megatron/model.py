@@ -10,18 +10,18 @@ import torch.nn.functional as F
 from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import Float16Module
-from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch import Tensor
 
 from actors.megatron.attention import PackedSequences, give_ends_to_kernels
 from actors.megatron.cpu import has_transformer_engine, on_cpu, stand_in
 from actors.megatron.families.architecture import SAME_NAMES, Architecture
 from actors.megatron.families.expert_layers import expert_config
+from actors.megatron.families.latent_layers import latent_config
 from actors.megatron.fusions import FusedKernels, fusions
 from actors.megatron.layers import block_spec
 from actors.megatron.layout import Layout
 from actors.megatron.own_model import EXPECTED, Building, check_parameters, own_model
-from actors.megatron.tree_batch import TreeSequences
 from actors.megatron.weights import model_rules, named_parameters
 from schemas.errors import InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
@@ -35,10 +35,12 @@ class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not ty
 
     def _preprocess(self, *args: object, packed_seq_params: PackedSequences, **kwargs: object) -> tuple[Any, ...]:
         inputs: tuple[Any, ...] = super()._preprocess(*args, packed_seq_params=packed_seq_params, **kwargs)
-        if not isinstance(packed_seq_params, TreeSequences):
-            return inputs
         hidden_states, rotary, *rest = inputs
-        return hidden_states, rotary.index_select(0, packed_seq_params.position_ids), *rest
+        positions = packed_seq_params.position_ids
+        # Latent attention has a RoPE of its own in each layer.
+        if positions is None or rotary is None:
+            return inputs
+        return hidden_states, rotary.index_select(0, positions), *rest
 
     def _postprocess(
         self, hidden_states: Tensor, *args: object, packed_seq_params: PackedSequences, **kwargs: object
@@ -87,6 +89,7 @@ def transformer_config(
     fixed = {
         **{name: getattr(architecture, name) for name in SAME_NAMES},
         **expert_config(architecture, flags),
+        **latent_config(architecture),
         "layernorm_epsilon": architecture.norm_epsilon,
         "normalization": "RMSNorm",
         "gated_linear_unit": True,
@@ -99,7 +102,8 @@ def transformer_config(
         "calculate_per_token_loss": True,
     }
     try:
-        return TransformerConfig(**{**defaults, **flags, **fixed})
+        kind = TransformerConfig if architecture.latent is None else MLATransformerConfig
+        return kind(**{**defaults, **flags, **fixed})
     except (ValueError, AssertionError, TypeError) as error:
         raise InvalidValue(f"Megatron refuses these settings: {error}") from error
 

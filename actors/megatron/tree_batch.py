@@ -33,7 +33,6 @@ class TreeSequences(PackedSequences):
     ] = None
     key_grids: Annotated[tuple[tuple[int, int], ...], doc("(sequences, longest path) of each grid")] = ()
     seen: Annotated[tuple[Tensor | None, ...], doc("mask of each grid; None for a grid of roots")] = ()
-    position_ids: Annotated[Tensor | None, doc("int64 [tokens]: position of each token for RoPE")] = None
 
     @classmethod
     def of_tree(cls, tree: PrefixTree, rows: Tensor, device: torch.device) -> TreeSequences:

@@ -33,11 +33,13 @@ class ModelSizes(Protocol):
     @property
     def active_ffn_size(self) -> int: ...
     @property
-    def num_attention_heads(self) -> int: ...
+    def attention_weights(self) -> int: ...
     @property
-    def num_query_groups(self) -> int: ...
+    def attention_width(self) -> int: ...
     @property
-    def kv_channels(self) -> int: ...
+    def key_value_size(self) -> int: ...
+    @property
+    def layer_values(self) -> int: ...
     @property
     def vocab_size(self) -> int: ...
 
@@ -133,7 +135,7 @@ def branch_tokens(model: ModelSizes, lengths: Sequence[int], branch: Branch) -> 
     length = lengths[branch.index]
     if not branch.shared:
         return length
-    laid_out = 2 * model.num_query_groups * model.kv_channels / _values(model)
+    laid_out = model.key_value_size / model.layer_values
     return length - branch.shared + math.ceil(length * laid_out)
 
 
@@ -146,14 +148,9 @@ def default_tokens(model: ModelSizes) -> int:
 
     The estimate counts the layers' values, logits, softmax and their gradient, in float32.
     """
-    per_token = 4 * (model.num_layers * _values(model) + 3 * model.vocab_size)
+    per_token = 4 * (model.num_layers * model.layer_values + 3 * model.vocab_size)
     lowest, highest = DEFAULT_TOKENS
     return max(lowest, min(highest, DEFAULT_BYTES // per_token))
-
-
-def _values(model: ModelSizes) -> int:
-    """Estimate the values per token that a layer keeps for backward: 14 of hidden size, 5 of feed-forward size."""
-    return 14 * model.hidden_size + 5 * model.active_ffn_size
 
 
 def forward_flops(model: ModelSizes, tokens: int, after: int = 0) -> int:
@@ -167,10 +164,8 @@ def forward_flops(model: ModelSizes, tokens: int, after: int = 0) -> int:
 
 def layer_flops(model: ModelSizes, tokens: int, after: int = 0) -> int:
     """Return the operations of a layer. Causal attention is half of tokens^2; after other tokens all keys count."""
-    queries = model.num_attention_heads * model.kv_channels
-    keys = model.num_query_groups * model.kv_channels
-    products = model.hidden_size * (2 * queries + 2 * keys + 3 * model.active_ffn_size)
-    return 2 * tokens * (products + queries * (2 * (after + tokens) if after else tokens))
+    products = model.attention_weights + 3 * model.hidden_size * model.active_ffn_size
+    return 2 * tokens * (products + model.attention_width * (2 * (after + tokens) if after else tokens))
 
 
 def sharing_pays(model: ModelSizes, shared: int, tokens: int) -> bool:

@@ -30,7 +30,7 @@ from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.tokens.kept_tokens import KeptTokens, pack_kept
 from slime_events.core.training.train_batch import TrainBatch, TrainSample
 from tests.megatron.test_decisions import SMALL
-from tests.megatron.tiny import VOCAB, make_batch
+from tests.megatron.tiny import VOCAB, make_batch, make_model
 
 Trainer = Callable[..., Any]
 PROMPT = 6
@@ -127,6 +127,20 @@ def test_any_tree_gives_what_its_samples_give(tiny: Path, trainer: Trainer) -> N
             torch.testing.assert_close(ours[2], plain[2], atol=CLOSE * largest, rtol=CLOSE)
 
         holds()
+
+
+@pytest.mark.parametrize("family", ["deepseek_v2_dense", "deepseek_v2"])
+def test_latent_attention_gives_what_the_samples_give(family: str, tmp_path: Path, trainer: Trainer) -> None:
+    make_model(tmp_path, family, tied=False)
+    samples = list(sessions(count=2).samples)
+    with trainer(tmp_path) as rank:
+        tree = pack_tree(samples, rank.place.device, lambda shared, length: True)
+        ours, plain = outcome(rank, tree), outcome(rank, pack(samples, rank.place.device))
+    assert tree.token_ids.numel() < sum(sample.total_length for sample in samples)
+    for mine, other in zip(ours[:2], plain[:2], strict=True):
+        torch.testing.assert_close(torch.cat(mine), torch.cat(other), atol=CLOSE, rtol=CLOSE)
+    largest = max(1.0, plain[2].abs().max().item())
+    torch.testing.assert_close(ours[2], plain[2], atol=CLOSE * largest, rtol=CLOSE)
 
 
 def test_a_branch_looks_at_its_own_ancestors_alone(tiny: Path, trainer: Trainer) -> None:

@@ -23,6 +23,7 @@ from tests.megatron.tiny import make_batch, make_model
 CASES = [
     *(("qwen3", True), ("qwen3", False), ("llama", True), ("llama", False), ("qwen2", True)),
     *(("mistral", False), ("glm4", False), ("glm4", True), ("qwen3_moe", False), ("qwen3_moe", True)),
+    *(("deepseek_v2_dense", False), ("deepseek_v2", False), ("deepseek_v2_groups", False)),
 ]
 
 

@@ -15,9 +15,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 VOCAB = 64
-FAMILIES = ("qwen3", "qwen2", "llama", "mistral", "glm4", "qwen3_moe")
+FAMILIES = (
+    "qwen3",
+    "qwen2",
+    "llama",
+    "mistral",
+    "glm4",
+    "qwen3_moe",
+    "deepseek_v2_dense",
+    "deepseek_v2",
+    "deepseek_v2_groups",
+)
 """Names of the families for `make_model`."""
-WITH_EXPERTS = ("qwen3_moe",)
+WITH_EXPERTS = ("qwen3_moe", "deepseek_v2", "deepseek_v2_groups")
 """Those that run with one tensor parallel rank alone."""
 
 
@@ -25,6 +35,8 @@ def make_model(
     folder: Path, family: str = "qwen3", *, tied: bool = True, seed: int = 0, **sizes: Any
 ) -> PreTrainedModel:
     """A random float32 model, saved to `folder` in Hugging Face's layout."""
+    if family.startswith("deepseek"):
+        return _latent_model(folder, family, {"tie_word_embeddings": tied} | sizes, seed)
     from transformers import (  # takes seconds, which ranks that load a finished model need not spend
         Glm4Config,
         Glm4ForCausalLM,
@@ -71,6 +83,53 @@ def make_model(
         model = Glm4ForCausalLM(Glm4Config(**glm | common))
     else:
         model = LlamaForCausalLM(LlamaConfig(**common))
+    return _saved(model, folder)
+
+
+def _latent_model(folder: Path, family: str, sizes: dict[str, Any], seed: int) -> PreTrainedModel:
+    """A model of `make_model` with latent attention; heads have values of another size than keys."""
+    from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
+
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 16,
+            "beta_fast": 32.0, "beta_slow": 1.0}  # fmt: skip
+    scales = {"mscale": 0.707, "mscale_all_dim": 0.9}
+    default = {"rope_type": "default", "rope_theta": 5e4}
+    common = {
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "kv_lora_rank": 16,
+        "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 10,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.2,
+        "moe_layer_freq": 1,  # SGLang reads it, and transformers 5 leaves it out of its own files
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 24,
+        "n_shared_experts": 2,
+    }
+    torch.manual_seed(seed)
+    own: dict[str, Any] = {
+        "first_k_dense_replace": 1,
+        "q_lora_rank": None,
+        "rope_parameters": default,
+        "topk_method": "greedy",
+    }
+    if family == "deepseek_v2_dense":
+        own |= {"first_k_dense_replace": 2, "q_lora_rank": 24, "rope_parameters": yarn | scales}
+    if family == "deepseek_v2_groups":
+        groups = {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 2, "routed_scaling_factor": 2.5}
+        own |= groups | {"topk_method": "group_limited_greedy"}
+    return _saved(DeepseekV2ForCausalLM(DeepseekV2Config(**common | own | sizes)), folder)
+
+
+def _saved(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    """Save a model whose norms and biases are random, too."""
     for name, parameter in model.named_parameters():
         if "norm" in name or "bias" in name:  # all ones and zeros would hide a swapped tensor
             parameter.data.add_(torch.randn_like(parameter) * 0.1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from actors.megatron.families.experts import Experts, layers_with_experts
+from actors.megatron.families.latent import LatentAttention
 from schemas.doc import doc
 from schemas.errors import CheckpointMismatch
 
@@ -19,7 +20,7 @@ SAME_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A decoder with RMSNorm, RoPE, grouped-query attention and SwiGLU.
+    """A decoder with RMSNorm, RoPE, grouped-query or latent attention, and SwiGLU.
 
     Sizes are those of the whole model, before it is cut over ranks.
     """
@@ -46,6 +47,8 @@ class Architecture:
         False
     )
 
+    latent: Annotated[LatentAttention | None, doc("Replaces grouped-query attention; None without.")] = None
+
     @property
     def active_ffn_size(self) -> int:
         """Inner size of the MLPs of a layer that process a token, together; the mean of all layers."""
@@ -59,6 +62,35 @@ class Architecture:
     def has_experts(self, layer: int) -> bool:
         """Return whether the layer with this number, from 0 on, has experts in place of the MLP."""
         return self.experts is not None and self.experts.in_layer(layer)
+
+    @property
+    def attention_weights(self) -> int:
+        """Weights of a layer's attention, without biases and norms."""
+        if self.latent is not None:
+            return self.latent.weights(self.hidden_size, self.num_attention_heads)
+        return 2 * self.hidden_size * self.kv_channels * (self.num_attention_heads + self.num_query_groups)
+
+    @property
+    def attention_width(self) -> int:
+        """Multiply-adds of all heads for a pair of query and key, over two: for the score and for the value."""
+        value = self.kv_channels if self.latent is None else self.latent.value_size
+        return self.num_attention_heads * (self.kv_channels + value) // 2
+
+    @property
+    def key_value_size(self) -> int:
+        """Values of a token's keys and values in a layer, as attention takes them."""
+        value = self.kv_channels if self.latent is None else self.latent.value_size
+        return self.num_query_groups * (self.kv_channels + value)
+
+    @property
+    def layer_values(self) -> int:
+        """Estimate the values per token that a layer keeps for backward: 14 of hidden size, 5 of feed-forward size.
+
+        Heads of latent attention are wider than the hidden state, which is counted for four of their tensors.
+        """
+        usual = 14 * self.hidden_size + 5 * self.active_ffn_size
+        wider = 2 * self.attention_width + self.key_value_size - 4 * self.hidden_size
+        return usual if self.latent is None else usual + max(0, wider)
 
     def check_flags(self, flags: Mapping[str, object]) -> None:
         """Compare Megatron's architecture flags (slime's MODEL_ARGS), by name, with the checkpoint.
@@ -79,10 +111,9 @@ class Architecture:
 
     def as_flags(self) -> dict[str, object]:
         """Return Megatron's architecture flags by name, with this architecture's values."""
-        same = {
-            name: getattr(self, name)
-            for name in (*SAME_NAMES, "vocab_size", "norm_epsilon", "rotary_base", "rotary_percent")
-        }
+        names = (*SAME_NAMES, "vocab_size", "norm_epsilon", "rotary_base", "rotary_percent")
+        # Latent attention has its own sizes, and slime's scripts set any number for this one.
+        same = {name: getattr(self, name) for name in names if not (self.latent and name == "kv_channels")}
         return same | {
             "group_query_attention": self.num_query_groups != self.num_attention_heads,
             "layernorm_epsilon": self.norm_epsilon,
@@ -94,12 +125,12 @@ class Architecture:
             "untie_embeddings_and_output_weights": not self.tied,
             "swiglu": True,
             "gated_linear_unit": True,
-            "multi_latent_attention": False,
             "normalization": "RMSNorm",
             "add_bias_linear": False,
             "disable_bias_linear": True,
             "use_rotary_position_embeddings": True,
             "position_embedding_type": "rope",
+            **({"multi_latent_attention": False} if self.latent is None else self.latent.as_flags()),
             **({"num_moe_experts": None} if self.experts is None else self.experts.as_flags(self.num_layers)),
         }
 

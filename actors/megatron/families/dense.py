@@ -28,7 +28,7 @@ class Dense:
         if reasons := [reason for reason, is_so in self.unsupported(config).items() if is_so]:
             raise CheckpointMismatch(f"{where}: not supported by the trainer: {', '.join(reasons)}")
         heads = config["num_attention_heads"]
-        rotary_base, scaling_factor = _rope(config, where)
+        rotary_base, scaling_factor = self.rope(config, where)
         return Architecture(
             model_class=self.model_class,
             num_layers=config["num_hidden_layers"],
@@ -46,6 +46,10 @@ class Dense:
             add_qkv_bias=self.add_qkv_bias,
             tied=bool(config.get("tie_word_embeddings", False)),
         )
+
+    def rope(self, config: Mapping[str, Any], where: str) -> tuple[float, float | None]:
+        """Return RoPE's base, and the factor of Llama 3's scaling or None. Raises CheckpointMismatch."""
+        return _rope(config, where)
 
     def unsupported(self, config: Mapping[str, Any]) -> dict[str, bool]:
         """Return whether each setting that the trainer cannot follow is on, by its text for the user."""

@@ -21,8 +21,8 @@ class Mixture(Dense):
     """A family of mixtures of experts. Attention is that of the next base class, by default `Dense`."""
 
     @abstractmethod
-    def experts_of(self, config: Mapping[str, Any]) -> Experts:
-        """Return the experts of a parsed config.json."""
+    def experts_of(self, config: Mapping[str, Any]) -> Experts | None:
+        """Return the experts of a parsed config.json; None if it has none."""
 
     def read(self, config: Mapping[str, Any], where: str) -> Architecture:
         """Return the architecture of the base class with its experts. Raises CheckpointMismatch."""

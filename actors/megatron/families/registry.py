@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.megatron.families.architecture import Architecture
+from actors.megatron.families.deepseek_v2 import DeepseekV2
 from actors.megatron.families.family import Family
 from actors.megatron.families.glm4 import Glm4
 from actors.megatron.families.llama import Llama
@@ -24,6 +25,7 @@ FAMILIES: dict[str, Family] = {
     "LlamaForCausalLM": Llama(),
     "MistralForCausalLM": Mistral(),
     "Glm4ForCausalLM": Glm4(),
+    "DeepseekV2ForCausalLM": DeepseekV2(),
 }
 
 
@@ -49,4 +51,10 @@ def architecture_of(config: Mapping[str, Any], where: str = "config.json") -> Ar
     names = config.get("architectures") or ["nothing"]
     if names[0] not in FAMILIES:
         raise CheckpointMismatch(f"{where}: architecture {names[0]} is not one of {', '.join(FAMILIES)}")
+    if quantized := config.get("quantization_config"):
+        raise CheckpointMismatch(
+            f"{where}: quantization_config {quantized.get('quant_method', quantized)} is not supported: the trainer "
+            "needs weights in bfloat16 or float32. Convert the checkpoint (for DeepSeek's fp8 with its "
+            "fp8_cast_bf16.py), leave quantization_config out of the new folder's config.json, and give that folder"
+        )
     return FAMILIES[names[0]].read(config, where)
