@@ -29,6 +29,7 @@ from actors.megatron.attention_kernel import (
     kernel_for,
     varlen_attention,
 )
+from actors.megatron.routes import Routing
 from actors.step.log_probs import Layer
 from schemas.doc import doc
 
@@ -62,6 +63,7 @@ class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's clas
         Callable[[Layer, Tensor], Any] | None,
         doc("Called with the output layer and the rows' hidden states [rows, hidden]; its result replaces the logits."),
     ] = None
+    routing: Annotated[Routing | None, doc("Records or gives the experts of each token; None: routers choose.")] = None
 
     @classmethod
     def of(cls, lengths: Sequence[int], rows: Tensor | None, device: torch.device) -> PackedSequences:

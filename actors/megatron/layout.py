@@ -63,6 +63,21 @@ class Layout:
                 )
 
 
+def check_routing_replay(settings: TrainerSettings, architecture: Architecture) -> None:
+    """Raise ImpossibleCombination if the experts of tokens are to be used again, and cannot be."""
+    if not settings.use_routing_replay:
+        return
+    if architecture.experts is None:
+        raise ImpossibleCombination(f"use-routing-replay: {architecture.model_class} has no experts")
+    layout = Layout.of(settings)
+    if layout != Layout():
+        raise ImpossibleCombination(
+            "use-routing-replay runs with data parallel ranks alone: set each other number of parallel ranks to 1"
+        )
+    if settings.megatron.get("moe_router_fusion"):
+        raise ImpossibleCombination("use-routing-replay needs a router of Megatron's: leave out moe-router-fusion")
+
+
 def _ranks(value: object, name: str) -> int:
     """Return a number of ranks; 1 if it is not set. Raises InvalidValue."""
     if value is None:

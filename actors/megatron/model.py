@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.moe.router_replay import RouterReplay
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch import Tensor
 
@@ -20,8 +21,9 @@ from actors.megatron.families.expert_layers import expert_config
 from actors.megatron.families.latent_layers import latent_config
 from actors.megatron.fusions import FusedKernels, fusions
 from actors.megatron.layers import block_spec
-from actors.megatron.layout import Layout
+from actors.megatron.layout import Layout, check_routing_replay
 from actors.megatron.own_model import EXPECTED, Building, check_parameters, own_model
+from actors.megatron.routes import leave_alone, routers_of
 from actors.megatron.weights import model_rules, named_parameters
 from schemas.errors import InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
@@ -33,7 +35,16 @@ logger = logging.getLogger(__name__)
 class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not typed
     """GPTModel that computes logits only for the rows of `PackedSequences.rows`, and supports prefix trees."""
 
+    @cached_property
+    def _routers(self) -> list[RouterReplay]:
+        return routers_of(self)
+
     def _preprocess(self, *args: object, packed_seq_params: PackedSequences, **kwargs: object) -> tuple[Any, ...]:
+        routing = packed_seq_params.routing
+        if routing is None:
+            leave_alone(self._routers)
+        else:
+            routing.begin(self._routers)
         inputs: tuple[Any, ...] = super()._preprocess(*args, packed_seq_params=packed_seq_params, **kwargs)
         hidden_states, rotary, *rest = inputs
         positions = packed_seq_params.position_ids
@@ -46,6 +57,8 @@ class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not ty
         self, hidden_states: Tensor, *args: object, packed_seq_params: PackedSequences, **kwargs: object
     ) -> Any:
         rows, by_rows = packed_seq_params.rows, packed_seq_params.by_rows
+        if packed_seq_params.routing is not None:
+            packed_seq_params.routing.end(self._routers)
         # With sequence parallelism a rank has only some positions: the caller selects rows from the logits.
         if not self.config.sequence_parallel:
             if rows is not None:
@@ -70,6 +83,7 @@ def transformer_config(
     Raises InvalidValue.
     """
     Layout.of(settings).check(architecture)
+    check_routing_replay(settings, architecture)
     if settings.sequence_parallel and not has_transformer_engine():
         logger.warning("sequence-parallel has no effect without CUDA and Transformer Engine")
     dtype = torch.bfloat16 if settings.bf16 else torch.float32
@@ -90,6 +104,7 @@ def transformer_config(
         **{name: getattr(architecture, name) for name in SAME_NAMES},
         **expert_config(architecture, flags),
         **latent_config(architecture),
+        "moe_enable_routing_replay": settings.use_routing_replay,
         "layernorm_epsilon": architecture.norm_epsilon,
         "normalization": "RMSNorm",
         "gated_linear_unit": True,

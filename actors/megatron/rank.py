@@ -27,6 +27,7 @@ from actors.megatron.optimizer import (
 from actors.megatron.optimizer_digest import optimizer_digest
 from actors.megatron.own_model import args_of
 from actors.megatron.residence import waits_on_host
+from actors.megatron.routes import Routes
 from actors.megatron.trainee import Trainee, join, leave
 from actors.megatron.weight_share import model_digest, weight_share
 from actors.megatron.weights import export_hf_weights, load_hf_weights, tensor_bytes
@@ -120,7 +121,10 @@ class TrainerRank(Backend):
         if estimator_of(self._algorithm).needs_values:
             critic = build_critic(architecture, self._config, settings, self._flags, place)
         trained, functions = (model, optimizer, scheduler), self._functions
-        self.trainee = Trainee(*trained, architecture, settings, place, frozen, functions, critic)
+        routes = None
+        if settings.use_routing_replay and architecture.experts is not None:
+            routes = Routes(architecture.experts.count)
+        self.trainee = Trainee(*trained, architecture, settings, place, frozen, functions, critic, routes)
         self._commanded = CommandedSteps(self.trainee)
         if saved:
             with_critic = settings.critic_load is None
@@ -147,6 +151,8 @@ class TrainerRank(Backend):
             hashed = self._settings.hashes_optimizer(batch.step + 1)
             return StepResult(metrics, self.optimizer_digest() if hashed else "")
         models = self._other_models(batch)
+        if self.trainee.routes is not None:
+            self.trainee.routes.forget()
         step = RolloutStep(self.trainee, StepSettings(self._settings, self._algorithm, self._functions), batch)
         if self._settings.reset_optimizer_states:
             forget_moments(self.trainee.optimizer)

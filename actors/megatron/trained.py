@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
 from megatron.core.optimizer import ChainedOptimizer
@@ -113,4 +113,5 @@ class Critic(Trained):
 
     def values(self, packed: Packed) -> list[Tensor]:
         """Return the value at each position that predicts a response token, float32 [response] per sample."""
-        return packed.by_sample(response_outputs(self.model, packed).squeeze(-1))
+        own = replace(packed, packed=replace(packed.packed, routing=None))  # experts of the policy are not the critic's
+        return packed.by_sample(response_outputs(self.model, own).squeeze(-1))

@@ -22,6 +22,7 @@ from actors.megatron.cpu import install, on_cpu
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.forward import Packed, pack, pack_sequences, response_log_probs
 from actors.megatron.frozen_model import FrozenModel
+from actors.megatron.routes import Routes
 from actors.megatron.trained import SCHEDULES, SINGLE, Critic, Trained
 from actors.megatron.tree_batch import pack_tree
 from actors.step.data_split import forward_flops, packing_rule, sharing_pays, split_trees
@@ -150,11 +151,16 @@ class Trainee(Trained):
     frozen: Annotated[Mapping[str, FrozenModel], doc("Frozen models that compute log-probs, by name.")]
     functions: Annotated[TrainerFunctions, doc("The user's functions.")]
     critic: Annotated[Critic | None, doc("The value model, if the estimator needs values.")] = None
+    routes: Annotated[Routes | None, doc("The experts of a step's samples; None if routers always choose.")] = None
 
     @property
     def vocab_size(self) -> int:
         architectures = self.architecture, *(frozen.architecture for frozen in self.frozen.values())
         return min(architecture.vocab_size for architecture in architectures)
+
+    @property
+    def replays_routing(self) -> bool:
+        return self.routes is not None
 
     @property
     def handles(self) -> tuple[list[Any], Any, Any]:
@@ -190,7 +196,13 @@ class Trainee(Trained):
         return [[[indices[place] for place in members] for members in batches] for batches in dealt]
 
     def pack(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> Packed:
-        """Pack samples to a micro batch on this rank's device."""
+        """Pack samples to a micro batch on this rank's device. Routers use the recorded experts, if there are any."""
+        packed = self._packed(samples, indices)
+        if self.routes is not None:
+            packed.packed.routing = self.routes.replay([samples[index] for index in indices])
+        return packed
+
+    def _packed(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> Packed:
         chosen, device = [samples[index] for index in indices], self.place.device
         if self.settings.tree_packing:
             return pack_tree(chosen, device, partial(sharing_pays, self.architecture))
@@ -227,7 +239,7 @@ class Trainee(Trained):
         entropies: OfSamples | None = None,
     ) -> OfSamples:
         self.functions.notify(BEFORE_LOG_PROB, [self.model], "")
-        return self.scores_of(self.model, samples, indices, temperature, entropies)
+        return self.scores_of(self.model, samples, indices, temperature, entropies, self.routes)
 
     def scores_of(
         self,
@@ -236,11 +248,18 @@ class Trainee(Trained):
         indices: Sequence[int],
         temperature: float,
         entropies: OfSamples | None = None,
+        routes: Routes | None = None,
     ) -> OfSamples:
-        """Return the log-probs of each response by index under a model of this trainer; see `score`."""
+        """Return the log-probs of each response by index under a model of this trainer; see `score`.
+
+        routes: filled with the experts of the samples.
+        """
 
         def forward(members: list[int]) -> Outputs:
-            return self.outputs_of(model, self.pack(samples, members), temperature)
+            packed = self._packed(samples, members)
+            if routes is not None:
+                packed.packed.routing = routes.recording([samples[index] for index in members])
+            return self.outputs_of(model, packed, temperature)
 
         def on_host(outputs: Outputs, members: list[int]) -> tuple[None, tuple[list[Tensor], list[Tensor]]]:
             entropy = [] if entropies is None else joined_on_host(outputs.entropy)

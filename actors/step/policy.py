@@ -108,6 +108,11 @@ class Policy(Trained, Protocol):
         ...
 
     @property
+    def replays_routing(self) -> bool:
+        """Whether `score` records the experts of each token, which later passes of the step use again."""
+        ...
+
+    @property
     def handles(self) -> tuple[list[Any], Any, Any]:
         """Models, optimizer and schedule of the backend, which a user's function gets."""
         ...

@@ -56,6 +56,8 @@ class Preparation:
         # With a single update, its own forward pass gives the log-probs before the update.
         if own_old and not whole and self._looks_back:
             columns.old = self.scores.old(plan.passes)
+        elif self._replays_routing:
+            self.scores.policy(plan.passes)  # to record the experts of the samples that this rank trains on
         if columns.entropies is not None:
             self._measure_entropy(columns.entropies)
 
@@ -66,6 +68,11 @@ class Preparation:
         if algorithm.loss_type == "policy_loss":
             return len(self.context.plan.steps) > 1 or self.scores.has_older
         return algorithm.loss_type == "custom_loss" and algorithm.compute_advantages_and_returns
+
+    @property
+    def _replays_routing(self) -> bool:
+        """Whether later updates of the step use the experts that routers chose before the first."""
+        return self.context.policy.replays_routing and len(self.context.plan.steps) > 1
 
     def _score_all(self, *, own_old: bool) -> None:
         """Compute the log-probs of all samples on all ranks."""

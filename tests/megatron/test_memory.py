@@ -96,8 +96,8 @@ def test_a_start_on_a_gpu_says_what_a_rank_keeps(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED["qwen3-4B"].config))
 
     def note(debug: DebugSettings | None = None, **trainer: Any) -> str | None:
-        given = TrainerSettings(hf_checkpoint=str(tmp_path), bf16=True, actor_num_gpus_per_node=8, **trainer)
-        return memory_note(made.settings(trainer=given, debug=debug or DebugSettings()))
+        settings = TrainerSettings(hf_checkpoint=str(tmp_path), bf16=True, actor_num_gpus_per_node=8, **trainer)
+        return memory_note(made.settings(trainer=settings, debug=debug or DebugSettings()))
 
     assert note(tensor_model_parallel_size=2) == (
         "a trainer rank keeps 16.9 GiB on its GPU (weights 3.7, gradients 7.5, optimizer 5.6) of a model of 4.02 "

@@ -37,6 +37,7 @@ class PlainPolicy:
         self.model = torch.nn.Sequential(torch.nn.Embedding(VOCAB, 8), torch.nn.Linear(8, VOCAB))
         self.learning_rate = rate
         self.handles = [self.model], None, None
+        self.replays_routing = False
         self.schedule = Single(nullcontext, nullcontext, lambda loss: loss.backward())
         self.events: list[str] = []
 

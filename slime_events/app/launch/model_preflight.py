@@ -50,10 +50,12 @@ def _gib(size: int) -> str:
 def check_parallelism(settings: TrainSettings) -> None:
     """Check that the model can be split over the number of ranks."""
     from actors.megatron.families.registry import read_architecture
-    from actors.megatron.layout import Layout
+    from actors.megatron.layout import Layout, check_routing_replay
 
     if not settings.debug.debug_rollout_only:
-        Layout.of(settings.trainer).check(read_architecture(settings.trainer.hf_checkpoint))
+        architecture = read_architecture(settings.trainer.hf_checkpoint)
+        Layout.of(settings.trainer).check(architecture)
+        check_routing_replay(settings.trainer, architecture)
 
 
 def _check_weights(folder: str) -> list[str]:

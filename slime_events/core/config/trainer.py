@@ -165,6 +165,14 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     recompute_loss_function: Annotated[
         bool, doc("recompute log-probs and entropy in the backward pass: saves memory if entropy-coef is not 0")
     ] = False
+    use_routing_replay: Annotated[
+        bool,
+        doc(
+            "all updates of a rollout step use the experts that the routers chose for each token before the first "
+            "update; for mixtures of experts with data parallel ranks alone",
+            excludes("tree_packing", why="samples that share a prefix share its experts"),
+        ),
+    ] = False
     balance_data: Annotated[bool, doc("balance tokens over data parallel ranks")] = False
     balance_by_flops: Annotated[
         bool,

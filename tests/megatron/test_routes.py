@@ -1,0 +1,160 @@
+"""Routing replay: all updates of a step use the experts that the routers chose before the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from megatron.core.transformer.moe.router import TopKRouter
+from torch import Tensor
+
+from actors.megatron.families.registry import read_architecture
+from actors.megatron.layout import check_routing_replay
+from actors.megatron.rank import TrainerRank
+from actors.megatron.routes import Choices, Routes
+from schemas.errors import ImpossibleCombination
+from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.training.train_batch import TrainBatch
+from tests.megatron.gradients import gradients_of, plain_gradients
+from tests.megatron.tiny import make_batch, make_model
+
+Trainer = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("experts")
+    make_model(folder, "qwen3_moe", tied=False)
+    return folder
+
+
+def choices_of(rank: TrainerRank, batch: TrainBatch) -> dict[str, Choices]:
+    """Return the experts that the routers choose now for each sample."""
+    routes = Routes(4)
+    rank.trainee.scores_of(rank.trainee.model, batch.samples, range(len(batch.samples)), 1.0, routes=routes)
+    return dict(routes._choices)
+
+
+@pytest.fixture
+def trained_choices(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The experts of each layer and token in passes with a gradient, [tokens, experts] booleans each."""
+    seen: list[Tensor] = []
+    routing = TopKRouter.routing
+
+    def noted(router: TopKRouter, logits: Tensor, *args: Any, **kwargs: Any) -> Any:
+        weights, chosen = routing(router, logits, *args, **kwargs)
+        if torch.is_grad_enabled():
+            seen.append(chosen)
+        return weights, chosen
+
+    monkeypatch.setattr(TopKRouter, "routing", noted)
+    return seen
+
+
+def test_replay_with_the_same_weights_changes_no_bit(experts: Path, trainer: Trainer) -> None:
+    batch, outcomes = make_batch(), []
+    for replays in (False, True):
+        with trainer(experts, use_routing_replay=replays, lr=0.0, global_batch_size=8, clip_grad=0.0) as rank:
+            rank.train(batch)
+            assert bool(rank.trainee.routes) is replays
+            outcomes.append((gradients_of(rank), rank.weights_digest()))
+            if replays:
+                assert len(rank.trainee.routes._choices) == len(batch.samples)
+    (without, digest), (again, digest_again) = outcomes
+    assert digest == digest_again
+    for name, gradient in without.items():
+        assert torch.equal(again[name], gradient), name
+
+
+def test_later_updates_use_the_experts_of_the_first(
+    experts: Path, trainer: Trainer, trained_choices: list[Tensor]
+) -> None:
+    batch = make_batch()
+    changes: dict[str, Any] = {"lr": 0.5, "global_batch_size": 8, "micro_batch_size": 8}
+    recorded = []
+    before: dict[str, Choices] = {}
+    after: dict[str, Choices] = {}
+    for replays in (False, True):
+        trained_choices.clear()
+        with trainer(experts, use_routing_replay=replays, use_dynamic_batch_size=False, **changes) as rank:
+            if replays:
+                before = choices_of(rank, batch)
+            rank.train(batch)
+            if replays:
+                after = choices_of(rank, batch)
+            recorded.append(sorted(_counts(trained_choices)))
+    assert any((before[name] != after[name]).any() for name in before), "the update must move the choices"
+    expected = [layer for choices in before.values() for layer in np.sort(choices, -1).transpose(1, 0, 2)]
+    every = sorted(tuple(map(int, token)) for layer in expected for token in layer)
+    assert recorded[1] == sorted(every)
+    assert recorded[0] != recorded[1]
+
+
+def _counts(maps: list[Tensor]) -> list[tuple[int, ...]]:
+    """Return the experts of each token, in ascending order."""
+    return [tuple(map(int, row.nonzero()[:, 0])) for experts in maps for row in experts]
+
+
+def test_gradients_equal_those_of_transformers_with_the_same_experts(
+    experts: Path, trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Record under one model, train another, as a later update does."""
+    batch = make_batch()
+    later = make_model(tmp_path, "qwen3_moe", tied=False, seed=1)
+    with trainer(experts, use_routing_replay=True, clip_grad=0.0) as rank:
+        rank.trainee.score(batch.samples, range(len(batch.samples)), 1.0)
+        choices = dict(rank.trainee.routes._choices)
+        rank.load_weights(tmp_path)
+        own = choices_of(rank, batch)
+        assert any((own[name] != choices[name]).any() for name in own)
+        monkeypatch.setattr(Routes, "forget", lambda routes: None)
+        rank.train(batch)
+        ours = gradients_of(rank)
+    for layer, block in enumerate(later.model.layers):
+        of_samples = iter(
+            [torch.from_numpy(choices[sample.sample][:, layer].astype(np.int64)) for sample in batch.samples]
+        )
+        monkeypatch.setattr(block.mlp.gate, "forward", partial(_routed, block.mlp.gate, of_samples))
+    for name, gradient in plain_gradients(later, batch).items():
+        torch.testing.assert_close(
+            ours[name], gradient, atol=1e-6, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def _routed(router: Any, of_samples: Iterator[Tensor], hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Route the tokens of the next sample to given experts, as transformers' router does."""
+    logits = torch.nn.functional.linear(hidden.reshape(-1, hidden.shape[-1]), router.weight)
+    indices = next(of_samples)
+    scores = logits.softmax(-1).gather(1, indices)
+    return logits, scores / scores.sum(-1, keepdim=True), indices
+
+
+def test_a_step_records_whatever_its_old_log_probs_are_of(experts: Path, trainer: Trainer) -> None:
+    """The engine's log-probs need no pass before the update, so there is one to record the experts."""
+    for algorithm in ({"use_rollout_logprobs": True}, {"kl_coef": 0.1}, {"loss_type": "sft_loss"}):
+        with trainer(experts, algorithm, use_routing_replay=True, global_batch_size=8, ref_load=str(experts)) as rank:
+            batch = make_batch()
+            expected = choices_of(rank, batch)
+            rank.train(batch)
+            recorded = rank.trainee.routes._choices
+            assert recorded.keys() == expected.keys()
+            assert all((recorded[name] == expected[name]).all() for name in expected)
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "reason"),
+    [
+        ("qwen3", {}, "no experts"),
+        ("qwen3_moe", {"tensor_model_parallel_size": 2}, "data parallel"),
+        ("qwen3_moe", {"megatron": {"moe_router_fusion": True}}, "moe-router-fusion"),
+    ],
+)
+def test_replay_that_cannot_be_is_refused(family: str, change: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    make_model(tmp_path, family)
+    with pytest.raises(ImpossibleCombination, match=reason):
+        check_routing_replay(TrainerSettings(use_routing_replay=True, **change), read_architecture(tmp_path))
