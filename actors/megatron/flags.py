@@ -98,11 +98,6 @@ def _checked(name: str, value: object) -> object:
         raise InvalidValue(f"megatron.{name}: set the trainer's own {name} instead")
     if name in ("hidden_dropout", "attention_dropout") and value:
         raise InvalidValue(f"{_flag(name)} {value}: the trainer supports only 0, since log-probs must be exact")
-    if name == "use_precision_aware_optimizer" and value:
-        raise InvalidValue(
-            "--use-precision-aware-optimizer keeps its own copy of the weights, which could not follow stored weights "
-            "when ranks restart: leave it out"
-        )
     if name == "attention_backend" and isinstance(value, str):
         try:
             return AttnBackend[value]

@@ -177,6 +177,9 @@ MEGATRON_IDLE: dict[str, str] = {
     "max_position_embeddings": "the checkpoint's config.json sets it",
     "make_vocab_size_divisible_by": "the vocabulary is the checkpoint's, without padding",
     "accumulate_allreduce_grads_in_fp32": "gradients are always summed in float32",
+    "use_precision_aware_optimizer": (
+        "weights, gradients and moments of the optimizer are always kept in float32, by the trainer itself"
+    ),
 }
 """Megatron's settings that have no effect, and the reason."""
 
@@ -184,7 +187,7 @@ MEGATRON_CUDA = frozenset((
     "apply_rope_fusion", "masked_softmax_fusion", "bias_activation_fusion", "bias_dropout_fusion",
     "gradient_accumulation_fusion", "persist_layer_norm", "cross_entropy_loss_fusion", "tp_comm_overlap",
     "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
-    "attention_backend", "optimizer_cpu_offload", "overlap_cpu_optimizer_d2h_h2d", "use_precision_aware_optimizer",
+    "attention_backend", "optimizer_cpu_offload", "overlap_cpu_optimizer_d2h_h2d",
     "optimizer_offload_fraction", "overlap_param_gather", "overlap_grad_reduce", "sequence_parallel",
     "transformer_impl", "fp8", "fp8_recipe",
 ))  # fmt: skip
