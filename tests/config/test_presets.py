@@ -87,3 +87,10 @@ def test_an_unknown_preset_is_refused(words: tuple[str, ...], message: str) -> N
 
 def test_the_spec_of_glm4_is_what_its_config_says() -> None:
     assert flags_of("--spec", "slime_plugins.models.glm4", "get_glm_spec") == flags_of()
+
+
+def test_the_scaling_factor_of_slimes_llama_scripts_is_compared() -> None:
+    architecture = architecture_of(PUBLISHED["llama3.1-8B"].config)
+    architecture.check_flags(flags_of("--use-rope-scaling", "--rotary-scaling-factor", "8.0"))
+    with pytest.raises(CheckpointMismatch, match=r"--rotary-scaling-factor 32.0 \(the checkpoint says 8.0\)"):
+        architecture.check_flags(flags_of("--rotary-scaling-factor", "32.0"))

@@ -130,9 +130,13 @@ class Architecture:
             "disable_bias_linear": True,
             "use_rotary_position_embeddings": True,
             "position_embedding_type": "rope",
-            **({"multi_latent_attention": False} if self.latent is None else self.latent.as_flags()),
+            **(self._without_latent() if self.latent is None else self.latent.as_flags()),
             **({"num_moe_experts": None} if self.experts is None else self.experts.as_flags(self.num_layers)),
         }
+
+    def _without_latent(self) -> dict[str, object]:
+        """Return flags of latent attention. slime's scripts of Llama 3.1 set the scaling factor by its name too."""
+        return {"multi_latent_attention": False, "rotary_scaling_factor": self.rope_scaling_factor or 1.0}
 
 
 def _read(name: str, value: object, num_layers: int) -> object:

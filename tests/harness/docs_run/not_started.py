@@ -50,6 +50,7 @@ NOT_STARTED = [
     NotStarted("docs/testing.md", "python -m tests.harness.chaos", OURS),
     NotStarted("docs/testing.md", "make mutate", OURS),
     NotStarted("docs/testing.md", "python -m tests.harness.mutation", OURS),
+    NotStarted("docs/testing.md", "python -m tests.seeds", "parses and plans launches; tests/seeds runs it"),
     *(NotStarted(f"examples/frameworks/{name}", THE_FILE, OTHERS)
       for name in ("mini_swe_agent.py", "openai_agents.py", "pydantic_ai_agent.py", "smolagents_agent.py",
                    "openai_agents.mjs", "vercel_ai.mjs")),

@@ -1,0 +1,1 @@
+"""`python -m tests.seeds`: what slime's users start, parsed, checked against its model and planned."""
