@@ -60,13 +60,19 @@ def test_details_are_dumped_into_a_folder() -> None:
     assert any("nothing is trained" in note for note in alone.notes)
 
 
+def test_each_step_has_its_own_file() -> None:
+    """slime's script for GLM-4.5 gives one path, which slime overwrites in each step."""
+    parsed = parse_train([*LINE, "--save-debug-rollout-data", "/d/data.pt", "--save-debug-train-data", "/d/{rank}"])
+    assert parsed.settings.debug.save_debug_rollout_data == "/d/data_{rollout_id}.pt"
+    assert parsed.settings.debug.save_debug_train_data == "/d/{rank}_{rollout_id}"
+    assert "save_debug_rollout_data is /d/data_{rollout_id}.pt: each step has its own file." in parsed.notes
+
+
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
         (["--debug-train-only"], "needs load_debug_rollout_data"),
         (["--debug-rollout-only", "--debug-train-only"], "debug_rollout_only excludes debug_train_only"),
-        (["--save-debug-rollout-data", "/d/all.pt"], "save_debug_rollout_data needs {rollout_id} in its path"),
-        (["--save-debug-train-data", "/d/{rank}.pt"], "save_debug_train_data needs {rollout_id} in its path"),
         (["--load-debug-rollout-data-subsample", "0.5"], "needs load_debug_rollout_data"),
         (
             ["--load-debug-rollout-data", "/d/0.pt", "--load-debug-rollout-data-subsample", "1.5"],

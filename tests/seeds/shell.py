@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from math import prod
 from typing import Annotated
 
 from schemas.doc import doc
@@ -44,6 +45,7 @@ MENTION = re.compile(r"^(?:-\s+)?(--[a-z][a-z0-9-]+[a-z0-9])(?=[:A-Z])")
 PLACEHOLDER = re.compile(r"^(?:(?:--)?\.\.\.|\\|\$\{?\w+\}?)$")
 PROSE = re.compile(r"[,.](?:\s|$)|(?<!\$)\(|\b(?:and|iterations|e\.g\.)")
 SEQUENCE = re.compile(r"\$\(seq (\d+) (\d+) (\d+)\)")
+PRODUCT = re.compile(r"\$\(\(((?:\s*\d+\s*\*)*\s*\d+)\s*\)\)")
 LISTS = frozenset(("--eval-prompt-data",))
 """Flags that a command line may have more than once."""
 
@@ -113,6 +115,7 @@ def _bare(line: str) -> str:
 
 def _words(text: str) -> tuple[str, ...]:
     bare = " ".join(_bare(line).rstrip().removesuffix("\\") for line in text.splitlines())
+    bare = PRODUCT.sub(lambda match: str(prod(map(int, match[1].split("*")))), bare)
     bare = SEQUENCE.sub(lambda match: " ".join(map(str, range(int(match[1]), int(match[3]) + 1, int(match[2])))), bare)
     try:
         return tuple(shlex.split(bare))

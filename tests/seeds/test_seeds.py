@@ -68,6 +68,7 @@ def test_a_page_is_read_as_its_reader_does() -> None:
     from_array, glm, _ = (fragment for fragment in fragments if fragment.kind is Kind.TRAIN)
     assert from_array.model == "qwen3-4B"
     assert from_array.words == (
+        *("--update-weight-buffer-size", "2097152"),
         *("--hf-checkpoint", "/root/Qwen3-4B", "--rollout-batch-size", "32", "--n-samples-per-prompt", "8"),
         *("--rm-type", "deepscaler"),
     )

@@ -21,7 +21,7 @@ def impossible(settings: TrainSettings, registered: Registered = NOTHING_REGISTE
     Most rules are at the fields of the settings (`rules`); the rules here need more than a condition. All read only the
     settings, not the machine: see `missing_paths` for that.
     """
-    rules = (_run, _rollout, _data, _rewarded_outside, _trainer, _layout, _evaluation, _grading, _engines, _debug)
+    rules = (_run, _rollout, _data, _rewarded_outside, _trainer, _layout, _evaluation, _grading, _engines)
     return [*problems(settings, registered), *(problem for rule in rules for problem in rule(settings))]
 
 
@@ -187,10 +187,3 @@ def _engines(settings: TrainSettings) -> Iterator[str]:
             f"update_weights_interval {interval} makes rollouts up to {lag} versions old, but "
             f"max_staleness is {settings.rollout.max_staleness}: increase it."
         )
-
-
-def _debug(settings: TrainSettings) -> Iterator[str]:
-    debug = settings.debug
-    for name in ("save_debug_rollout_data", "save_debug_train_data"):
-        if (template := getattr(debug, name)) and "{rollout_id}" not in template:
-            yield f"{name} needs {{rollout_id}} in its path: each step has its own file."

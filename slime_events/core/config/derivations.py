@@ -1,6 +1,7 @@
 """Settings that are derived from others, by slime's rules for unset settings and by our own."""
 
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -36,6 +37,11 @@ def _debug(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
             save_debug_rollout_data=debug.save_debug_rollout_data or f"{folder}/rollout_data/{{rollout_id}}.pt",
             save_debug_train_data=debug.save_debug_train_data or f"{folder}/train_data/{{rollout_id}}_{{rank}}.pt",
         )
+    for name in ("save_debug_rollout_data", "save_debug_train_data"):
+        if (template := getattr(debug, name)) and "{rollout_id}" not in template:
+            numbered = f"{Path(template).with_suffix('')}_{{rollout_id}}{Path(template).suffix}"
+            debug = replace(debug, **{name: numbered})
+            notes.append(f"{name} is {numbered}: each step has its own file.")
     if debug.debug_rollout_only and debug.save_debug_train_data:
         notes.append("save_debug_train_data has no effect: nothing is trained (debug_rollout_only).")
     if debug.load_debug_rollout_data:

@@ -20,7 +20,7 @@ _INERT = {
     "trainer and engines are separate processes, and neither is offloaded from its device": (
         "--no-offload-train! --no-offload-rollout!"
     ),
-    "Ray detects the devices of each node": "--num-gpus-per-node",
+    "Ray detects the devices of each node": "--num-gpus-per-node --rollout-num-gpus-per-node",
     "the device selects the backend: gloo on CPU, NCCL on CUDA": "--distributed-backend",
     _NO_ROUTER: (
         "--sglang-router-ip --sglang-router-port --sglang-router-request-timeout-secs --http-proxy "
@@ -55,6 +55,9 @@ _INERT = {
     "the tokenizer is the checkpoint's": "--tokenizer-model",
     "--num-rollout sets the length of the run": "--train-iters",
     "an evaluation always covers its whole data set": "--eval-iters",
+    "the trainer decides when it collects garbage and frees memory": (
+        "--manual-gc! --manual-gc-interval --empty-unused-memory-level"
+    ),
 }
 """Reason to flags. A flag with `!` takes no value, each of the rest takes one."""
 INERT: dict[str, tuple[Arity, str]] = {
