@@ -1,0 +1,1 @@
+"""Weights of Megatron as mbridge has them, which slime's users convert checkpoints with."""
