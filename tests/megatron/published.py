@@ -133,8 +133,10 @@ PUBLISHED: dict[str, Published] = {
     "llama3-8B": Published(_llama(32, 4096, 14336, 32, None), 8.03),
     "llama3-70B": Published(_llama(80, 8192, 28672, 64, None), 70.55),
     "llama3.1-8B": Published(_llama(32, 4096, 14336, 32, 8.0), 8.03),
+    "llama3.1-8B-Instruct": Published(_llama(32, 4096, 14336, 32, 8.0), 8.03),
     "llama3.1-70B": Published(_llama(80, 8192, 28672, 64, 8.0), 70.55),
     "llama3.2-3B": Published(_llama(28, 3072, 8192, 24, 32.0, head_dim=128, tie_word_embeddings=True), 3.21),
+    "llama3.2-3B-Instruct": Published(_llama(28, 3072, 8192, 24, 32.0, head_dim=128, tie_word_embeddings=True), 3.21),
     "deepseek-v3": Published(
         _deepseek(7168, 18432, 128, vocab_size=129280, rope_theta=10000, rope_scaling=_yarn(40), n_routed_experts=256,
                   n_group=8, topk_group=4, first_k_dense_replace=3, routed_scaling_factor=2.5), 671.03
