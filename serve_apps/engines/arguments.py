@@ -130,9 +130,12 @@ def _cpu_arguments(settings: EngineSettings, config: dict[str, Any]) -> dict[str
 
 def _cache_bytes_per_token(config: dict[str, Any]) -> int:
     """Return the size of one token's keys and values in float32."""
+    layers = int(config.get("num_hidden_layers", 1))
+    if latent := config.get("kv_lora_rank"):  # one vector for the keys and values of all heads, and the rotated key
+        return layers * (int(latent) + int(config.get("qk_rope_head_dim", 0))) * 4
     heads = int(config.get("num_attention_heads", 1))
     dim = int(config.get("head_dim") or int(config.get("hidden_size", 1)) // heads)
-    return 2 * int(config.get("num_hidden_layers", 1)) * int(config.get("num_key_value_heads") or heads) * dim * 4
+    return 2 * layers * int(config.get("num_key_value_heads") or heads) * dim * 4
 
 
 def _environment(device: Device, config: dict[str, Any], deterministic: bool) -> dict[str, str]:
@@ -147,6 +150,8 @@ def _environment(device: Device, config: dict[str, Any], deterministic: bool) ->
         # With one thread a row has the same bits in any batch. Threads that share cores are 25 times slower.
         "OMP_NUM_THREADS": "1" if deterministic else os.environ.get("OMP_NUM_THREADS", "1"),
         "TOKENIZERS_PARALLELISM": "false",
+        # SGLang would compile the router of these models, for up to a minute at each start.
+        **({"TORCHDYNAMO_DISABLE": "1"} if config.get("n_routed_experts") else {}),
         "PYTHONPATH": f"{SHIMS}{os.pathsep}{path}" if path else str(SHIMS),
     }
 

@@ -64,6 +64,7 @@ def test_scales_have_no_effect_without_yarn() -> None:
         ({"norm_topk_prob": True}, "norm_topk_prob"),
         ({"moe_layer_freq": 2}, "moe_layer_freq 2"),
         ({"topk_method": "noaux_tc"}, "topk_method noaux_tc"),
+        ({"n_group": 8}, "topk_method greedy with n_group 8"),
         (
             {"topk_method": "group_limited_greedy", "n_group": 8, "topk_group": 3},
             "num_experts_per_tok 6 with topk_group 3 of 8 groups .*1 expert per group",

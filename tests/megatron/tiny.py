@@ -107,7 +107,11 @@ def _latent_model(folder: Path, family: str, sizes: dict[str, Any], seed: int) -
         "v_head_dim": 10,
         "max_position_embeddings": 256,
         "initializer_range": 0.2,
-        "moe_layer_freq": 1,  # SGLang reads it, and transformers 5 leaves it out of its own files
+        # SGLang reads these two, and transformers 5 leaves them out of its own files.
+        "moe_layer_freq": 1,
+        "scoring_func": "softmax",
+        "n_group": 1,
+        "topk_group": 1,
         "n_routed_experts": 8,
         "num_experts_per_tok": 3,
         "moe_intermediate_size": 24,

@@ -17,6 +17,7 @@ from tests.run.tiny import events_of, of, run_with, tiny
 pytestmark = pytest.mark.real
 
 STEPS = 2
+SLOW = ("glm4", "mistral", "deepseek_v2", "deepseek_v2_dense")
 GRADER = """
 async def reward_func(args, sample, **kwargs):
     return float(sum(sample.tokens) % 2)
@@ -25,7 +26,7 @@ async def reward_func(args, sample, **kwargs):
 
 @pytest.mark.parametrize(
     "family",
-    ["qwen3_moe", pytest.param("glm4", marks=pytest.mark.soak), pytest.param("mistral", marks=pytest.mark.soak)],
+    ["qwen3_moe", *(pytest.param(family, marks=pytest.mark.soak) for family in SLOW)],
 )
 def test_engine_and_trainer_agree_on_every_version(family: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"

@@ -48,6 +48,9 @@ class DeepseekV2(Mixture, LatentDense):
         groups = f"num_experts_per_tok {experts.per_token} with topk_group {experts.groups_per_token}"
         return conditions | {
             f"topk_method {method} ({GREEDY} and {IN_GROUPS} are supported)": method not in (GREEDY, IN_GROUPS),
+            f"topk_method {method} with n_group {config.get('n_group')} (SGLang would choose groups)": (
+                method == GREEDY and (config.get("n_group") or 1) > 1
+            ),
             f"scoring_func {score} (softmax is supported)": score != "softmax",
             "norm_topk_prob": bool(config.get("norm_topk_prob")),
             f"moe_layer_freq {config.get('moe_layer_freq')} (1 is supported)": config.get("moe_layer_freq", 1) != 1,

@@ -97,6 +97,25 @@ def rotary_embedding(
     return _rotated(query, cos, sin), _rotated(key, cos, sin)
 
 
+def latent_rope(
+    original: Callable[..., torch.nn.Module],
+    head_size: int,
+    rotary_dim: int,
+    max_position: int,
+    base: int,
+    is_neox_style: bool = True,
+    rope_scaling: dict[str, Any] | None = None,
+    *rest: Any,
+) -> torch.nn.Module:
+    """Around hook of `get_rope_cpu`, which latent attention calls. Without scaling, SGLang's general RoPE serves."""
+    if rope_scaling is not None:
+        return original(head_size, rotary_dim, max_position, base, is_neox_style, rope_scaling, *rest)
+    from sglang.srt.layers.rotary_embedding import get_rope
+
+    rope: torch.nn.Module = get_rope(head_size, rotary_dim, max_position, base, is_neox_style, None, *rest[:2])
+    return rope
+
+
 def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotate x [rows, heads * size] by cos [rows, 1, size]; sin has the same shape, negated in its first half."""
     heads = x.view(x.shape[0], -1, cos.shape[-1])
