@@ -200,7 +200,7 @@ A launch script's `MODEL_ARGS` contain names of Megatron-LM that are not fields 
 accepted. Flags that describe the architecture are compared with the checkpoint's `config.json` before anything starts;
 a difference ends the command. Every field of megatron-core's configurations is a flag too, by its own name.
 
-[Models](models.md) lists the model classes and what is refused: it ends the command before anything starts."""
+[Models](models.md) lists model classes, layouts and what is refused: it ends the command before anything starts."""
 
 _OUTRO = """\
 ## SGLang and its router

@@ -40,8 +40,11 @@ class ValueModel(PolicyModel):
     """The policy's architecture with a `ValueHead`."""
 
     def __init__(self, **options: object) -> None:
-        super().__init__(**options)
-        self.output_layer = ValueHead(self.config)
+        # On a last stage of several, the head would be a copy of the first stage's embedding.
+        is_whole = options["pre_process"] and options["post_process"]
+        super().__init__(**options if is_whole else {**options, "share_embeddings_and_output_weights": False})
+        if self.post_process:
+            self.output_layer = ValueHead(self.config)
 
 
 def build_critic(
@@ -63,11 +66,11 @@ def build_critic(
     )
     headless = replace(architecture, tied=True)  # a critic has no output layer to load
     model = build_model(headless, config, place.device, kind=ValueModel)
-    head = next(module for module in model.modules() if isinstance(module, ValueHead))
-    with torch.no_grad():
-        seeded = torch.Generator().manual_seed(settings.seed)
-        head.weight.copy_(torch.randn(head.weight.shape, generator=seeded) * HEAD_STD)
-        head.bias.zero_()
+    for head in (module for module in model.modules() if isinstance(module, ValueHead)):
+        with torch.no_grad():
+            seeded = torch.Generator().manual_seed(settings.seed)
+            head.weight.copy_(torch.randn(head.weight.shape, generator=seeded) * HEAD_STD)
+            head.bias.zero_()
     folders = [path for path in (settings.critic_load, settings.load) if path and not checkpoint.is_checkpoint(path)]
     load_hf_weights(model, headless, [*folders, settings.hf_checkpoint][0], place)
     wrapped = wrap_data_parallel(model, config, own, flags)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from actors.megatron.attention import PackedSequences
+from actors.megatron.pipeline import has_output
 from actors.step.heartbeat import beat
 from actors.step.log_probs import ByRows, LogitMemory, TargetTokens
 from actors.step.micro_batch import MicroBatch
@@ -83,12 +84,13 @@ def kept_of_all(samples: Sequence[TrainSample], device: torch.device) -> Tensor 
 def response_outputs(model: torch.nn.Module, batch: Packed, by_rows: ByRows | None = None) -> Any:
     """Return the model's outputs at the positions that predict targets, [targets, outputs of this rank].
 
-    If the model is a `PolicyModel`, `by_rows` replaces the outputs.
+    If the model is a `PolicyModel`, `by_rows` replaces the outputs. A stage before the last one has no outputs, only
+    hidden states.
     """
     packed = batch.packed if by_rows is None else replace(batch.packed, by_rows=by_rows)
     outputs = model(batch.token_ids, batch.position_ids, None, packed_seq_params=packed)
     beat()
-    if not isinstance(outputs, Tensor):
+    if not isinstance(outputs, Tensor) or not has_output(model):
         return outputs
     outputs, rows = outputs.squeeze(0), batch.packed.rows
     return outputs if rows is None or len(outputs) == len(batch.targets) else outputs.index_select(0, rows)
@@ -103,8 +105,10 @@ def response_log_probs(
     entropy_gradient: bool = False,
     memory: LogitMemory = ALL_AT_ONCE,
 ) -> Outputs:
-    """Return log-probs and entropy of logits / temperature, per sample."""
+    """Return log-probs and entropy of logits / temperature, per sample; nothing on a stage before the last one."""
     targets = TargetTokens(batch.targets, batch.kept, temperature, group, entropy_gradient, memory)
     outputs = response_outputs(model, batch, targets.by_rows if targets.in_chunks else None)
+    if not has_output(model):
+        return Outputs([], [])
     log_probs, entropy = targets.of_logits(outputs) if isinstance(outputs, Tensor) else outputs
     return Outputs(batch.by_sample(log_probs), batch.by_sample(entropy))

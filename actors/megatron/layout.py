@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 EXPERT_AXES = ("expert_model_parallel_size", "expert_tensor_parallel_size")
 """Megatron's settings for the ranks of experts, which are among the further flags of the trainer."""
+STAGES = {
+    "num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
+    "num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
+}
+"""Megatron's settings for the layers of the first and the last stage of a pipeline, and their flags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,10 @@ class Layout:
     context: Annotated[int, doc("Ranks that each hold a part of every sequence.")] = 1
     expert: Annotated[int, doc("Ranks that each hold some of a layer's experts.")] = 1
     expert_tensor: Annotated[int, doc("Ranks that each hold a part of every expert.")] = 1
+    first_stage: Annotated[int | None, doc("Layers of the first stage of a pipeline; None for as many as others.")] = (
+        None
+    )
+    last_stage: Annotated[int | None, doc("Layers of its last stage.")] = None
 
     @classmethod
     def of(cls, settings: TrainerSettings) -> Layout:
@@ -34,15 +43,13 @@ class Layout:
             settings.pipeline_model_parallel_size,
             settings.context_parallel_size,
             *(_ranks(settings.megatron.get(name), name) for name in EXPERT_AXES),
+            *(_layers(settings.megatron.get(name), flag) for name, flag in STAGES.items()),
         )
 
     def check(self, architecture: Architecture) -> None:
         """Raise ImpossibleCombination if the model cannot be cut like this."""
-        if self.pipeline > 1 or self.context > 1:
-            raise ImpossibleCombination(
-                "the trainer runs tensor and data parallelism: set pipeline-model-parallel-size and "
-                "context-parallel-size to 1"
-            )
+        if self.context > 1:
+            raise ImpossibleCombination("the trainer runs no context parallelism: set context-parallel-size to 1")
         if self.expert > 1 or self.expert_tensor > 1:
             raise ImpossibleCombination(
                 "each rank has all experts of a layer: set expert-model-parallel-size and "
@@ -52,6 +59,7 @@ class Layout:
             raise ImpossibleCombination(
                 "the trainer runs mixtures of experts without tensor parallelism: set tensor-model-parallel-size to 1"
             )
+        self._check_stages(architecture.num_layers)
         names = ("vocab_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups")
         sizes = {name: getattr(architecture, name) for name in names}
         if architecture.latent is not None:
@@ -61,6 +69,36 @@ class Layout:
                 raise ImpossibleCombination(
                     f"{name} {size} of the checkpoint cannot be cut over tensor-model-parallel-size {self.tensor}"
                 )
+
+    def _check_stages(self, layers: int) -> None:
+        """Raise ImpossibleCombination if the stages do not have all layers, the middle ones the same number each."""
+        counts = zip(STAGES.values(), (self.first_stage, self.last_stage), strict=True)
+        own = {flag: count for flag, count in counts if count}
+        if self.pipeline == 1:
+            if own:
+                raise ImpossibleCombination(
+                    f"--{' and --'.join(own)} need a pipeline: set pipeline-model-parallel-size above 1"
+                )
+            return
+        stages, left = self.pipeline - len(own), layers - sum(own.values())
+        stated = "".join(f" with --{flag} {count}" for flag, count in own.items())
+        if left % stages if stages else left:
+            raise ImpossibleCombination(
+                f"{layers} layers of the checkpoint cannot be cut over pipeline-model-parallel-size "
+                f"{self.pipeline}{stated}: the stages between must have the same number of layers"
+            )
+        if left < stages:
+            raise ImpossibleCombination(
+                f"{layers} layers of the checkpoint do not give a layer to each stage of pipeline-model-parallel-size "
+                f"{self.pipeline}{stated}"
+            )
+
+
+def _layers(value: object, flag: str) -> int | None:
+    """Return a number of layers; None if it is not set. Raises InvalidValue."""
+    if value is not None and (type(value) is not int or value < 1):
+        raise InvalidValue(f"--{flag} {value!r}: it takes a whole number above 0")
+    return value
 
 
 def check_routing_replay(settings: TrainerSettings, architecture: Architecture) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import Float16Module
@@ -59,6 +60,8 @@ class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not ty
         rows, by_rows = packed_seq_params.rows, packed_seq_params.by_rows
         if packed_seq_params.routing is not None:
             packed_seq_params.routing.end(self._routers)
+        if not self.post_process:
+            return hidden_states
         # With sequence parallelism a rank has only some positions: the caller selects rows from the logits.
         if not self.config.sequence_parallel:
             if rows is not None:
@@ -113,14 +116,20 @@ def transformer_config(
         "bf16": bool(settings.bf16),
         "deterministic_mode": settings.deterministic,
         "tensor_model_parallel_size": ranks,
+        "pipeline_model_parallel_size": settings.pipeline_model_parallel_size,
+        "batch_p2p_sync": False,  # stages need it with versions of torch before 1.10
         # Sum gradients over data parallel ranks, not average them: the loss is already divided by the whole step.
         "calculate_per_token_loss": True,
     }
     try:
         kind = TransformerConfig if architecture.latent is None else MLATransformerConfig
-        return kind(**{**defaults, **flags, **fixed})
+        config = kind(**{**defaults, **flags, **fixed})
     except (ValueError, AssertionError, TypeError) as error:
         raise InvalidValue(f"Megatron refuses these settings: {error}") from error
+    # Stages exchange the length of each micro batch. Megatron refuses this at first for its default dispatcher of
+    # experts, even without experts; but it is wrong only if that dispatcher gathers from several ranks.
+    config.variable_seq_lengths = settings.pipeline_model_parallel_size > 1
+    return config
 
 
 def build_model(
@@ -173,4 +182,6 @@ def _usual_model(architecture: Architecture, config: TransformerConfig, kind: ty
         rope_scaling_factor=architecture.rope_scaling_factor or 8.0,
         share_embeddings_and_output_weights=architecture.tied,
         parallel_output=True,
+        pre_process=parallel_state.is_pipeline_first_stage(),
+        post_process=parallel_state.is_pipeline_last_stage(),
     )

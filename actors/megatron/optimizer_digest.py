@@ -17,7 +17,7 @@ from actors.megatron.families.architecture import Architecture
 from actors.megatron.families.rules import Rule
 from actors.megatron.holders import of_whole_model
 from actors.megatron.sharded_state import Shard, group_numbers, is_sharded, shards, step_count
-from actors.megatron.weights import digest_tensors, gathered, model_rules, named_parameters, named_tensors
+from actors.megatron.weights import digest_tensors, gathered, is_tied_copy, model_rules, named_parameters, named_tensors
 from actors.step.place import Axis, Place
 from schemas.doc import doc
 from storage.digests import weights_digest
@@ -67,12 +67,15 @@ def _of_replicas(optimizer: ChainedOptimizer, model: torch.nn.Module, place: Pla
             for chained, part in enumerate(optimizer.chained_optimizers)
             for index, group in enumerate(part.optimizer.param_groups)
             for parameter in group["params"]
+            if id(parameter) in names
         }
         whole = _prefixes({name: own[name] for name, _ in named_parameters(model) if name in own}, place)
     for chained, part in enumerate(optimizer.chained_optimizers):
         inner = part.optimizer
         for group_index, group in enumerate(inner.param_groups):
             for index, parameter in enumerate(group["params"]):
+                if is_tied_copy(parameter):
+                    continue
                 of = names.get(id(parameter), "")
                 prefix = whole.get(of, f"{chained}.{group_index}.{index}")
                 if hasattr(part, "fp32_from_float16_groups"):

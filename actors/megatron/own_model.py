@@ -87,13 +87,15 @@ def get_model_provider_func(args: object, role: str = "actor") -> Callable[..., 
 def own_model(function: UserFunction, building: Building) -> GPTModel:
     """Return the model that the user's function builds. Raises PlugPointError if it is not a GPTModel."""
     from megatron.core.models.gpt import GPTModel
+    from megatron.core.parallel_state import is_pipeline_first_stage, is_pipeline_last_stage
     from megatron.core.transformer.dot_product_attention import DotProductAttention
 
     from actors.megatron.attention import PackedAttention
 
     _building[:] = [building]
     stage = {"vp_stage": None} if function.accepts("vp_stage") else {}
-    model = function(pre_process=True, post_process=True, **stage)
+    ends = {"pre_process": is_pipeline_first_stage(), "post_process": is_pipeline_last_stage()}
+    model = function(**ends, **stage)
     if not isinstance(model, GPTModel):
         raise function.refuse(model, EXPECTED)
     for module in list(model.modules()):

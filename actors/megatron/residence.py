@@ -15,7 +15,7 @@ from megatron.core.distributed import DistributedDataParallel
 from torch import Tensor
 
 from actors.megatron.cpu import on_cpu
-from actors.megatron.weights import named_tensors
+from actors.megatron.weights import all_tensors
 from actors.step.heartbeat import beating
 
 
@@ -52,7 +52,7 @@ class VisitingModel:
 
     def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
         self._model, self._device = model.requires_grad_(False), device
-        self._parameters = [tensor for _, tensor in named_tensors(model)]
+        self._parameters = all_tensors(model)
         self._host = host_copies(self._parameters)
         self._leave()
 
@@ -82,12 +82,12 @@ class ExchangedWeights:
 
     def __init__(self, policy: torch.nn.Module) -> None:
         """Allocate weights like the policy's in number and shape, with undefined values."""
-        self._host = host_copies(tensor for _, tensor in named_tensors(policy))
+        self._host = host_copies(all_tensors(policy))
 
     @contextmanager
     def present(self, policy: torch.nn.Module, *, keep: bool = False) -> Iterator[torch.nn.Module]:
         """See `Residence`; changes are always kept."""
-        weights = [tensor for _, tensor in named_tensors(policy)]
+        weights = all_tensors(policy)
         pairs, exchanged = list(zip(weights, self._host, strict=True)), 0
         with _whole(policy), _frozen(weights):
             try:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from actors.megatron.cpu import stand_in
 from actors.megatron.forward import Packed, response_outputs
+from actors.megatron.pipeline import Pipeline, has_output
 from actors.step.heartbeat import beat
 from actors.step.policy import Timed, untimed
 from actors.step.schedule import Figures, Forward, Gradients, Loss, Output, Schedule, Single
@@ -29,7 +30,17 @@ def single(model: DistributedDataParallel, optimizer: ChainedOptimizer) -> Sched
 
 
 SINGLE = "single"
-SCHEDULES: Mapping[str, Callable[[DistributedDataParallel, ChainedOptimizer], Schedule]] = {SINGLE: single}
+PIPELINE = "pipeline"
+SCHEDULES: Mapping[str, Callable[[DistributedDataParallel, ChainedOptimizer], Schedule]] = {
+    SINGLE: single,
+    PIPELINE: Pipeline,
+}
+
+
+def schedule_of(model: DistributedDataParallel, optimizer: ChainedOptimizer) -> Schedule:
+    """Return the schedule of a model: a pipeline if its layers are cut over ranks."""
+    kind = PIPELINE if model.config.pipeline_model_parallel_size > 1 else SINGLE
+    return SCHEDULES[kind](model, optimizer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +58,7 @@ class Trained:
 
     @property
     def schedule(self) -> Schedule:
-        return SCHEDULES[SINGLE](self.model, self.optimizer)
+        return schedule_of(self.model, self.optimizer)
 
     def update(
         self,
@@ -114,4 +125,5 @@ class Critic(Trained):
     def values(self, packed: Packed) -> list[Tensor]:
         """Return the value at each position that predicts a response token, float32 [response] per sample."""
         own = replace(packed, packed=replace(packed.packed, routing=None))  # experts of the policy are not the critic's
-        return packed.by_sample(response_outputs(self.model, own).squeeze(-1))
+        outputs = response_outputs(self.model, own)
+        return packed.by_sample(outputs.squeeze(-1)) if has_output(self.model) else []

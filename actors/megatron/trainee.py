@@ -23,7 +23,7 @@ from actors.megatron.families.architecture import Architecture
 from actors.megatron.forward import Packed, pack, pack_sequences, response_log_probs
 from actors.megatron.frozen_model import FrozenModel
 from actors.megatron.routes import Routes
-from actors.megatron.trained import SCHEDULES, SINGLE, Critic, Trained
+from actors.megatron.trained import Critic, Trained, schedule_of
 from actors.megatron.tree_batch import pack_tree
 from actors.step.data_split import forward_flops, packing_rule, sharing_pays, split_trees
 from actors.step.host_columns import joined_on_host
@@ -49,10 +49,10 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
     ranks do not meet within `distributed_timeout_minutes`, if they do not divide into tensor parallel groups, or as
     `check_device`.
     """
-    if world_size % settings.tensor_model_parallel_size:
-        raise TrainerError(
-            f"{world_size} ranks do not divide by tensor-model-parallel-size {settings.tensor_model_parallel_size}"
-        )
+    tensor, stages = settings.tensor_model_parallel_size, settings.pipeline_model_parallel_size
+    if world_size % (tensor * stages):
+        by_stages = f" times pipeline-model-parallel-size {stages}" if stages > 1 else ""
+        raise TrainerError(f"{world_size} ranks do not divide by tensor-model-parallel-size {tensor}{by_stages}")
     check_device()
     install()
     device = torch.device("cpu") if on_cpu() else _take_gpu(rank)
@@ -67,7 +67,9 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
         message = f"rank {rank} of {world_size} could not join the trainer at {master}: {error}"
         raise (RankLost if is_taken else TrainerError)(message) from error
     parallel_state.initialize_model_parallel(
-        settings.tensor_model_parallel_size, distributed_timeout_minutes=settings.distributed_timeout_minutes
+        settings.tensor_model_parallel_size,
+        settings.pipeline_model_parallel_size,
+        distributed_timeout_minutes=settings.distributed_timeout_minutes,
     )
     if not on_cpu():
         from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
@@ -267,7 +269,7 @@ class Trainee(Trained):
 
         scores: OfSamples = {}
         batches = self.split(samples, indices, scoring=True)[0]
-        schedule = SCHEDULES[SINGLE](model, self.optimizer)
+        schedule = schedule_of(model, self.optimizer)
         figures = schedule.run(batches, forward, on_host, Gradients.NONE)
         for members, (log_probs, entropy) in zip(batches, figures, strict=True):
             scores.update(zip(members, log_probs, strict=True))

@@ -37,6 +37,7 @@ class _TensorFile(Protocol):
     def get_slice(self, name: str) -> _Slice: ...
 
 
+EMBEDDING = "embedding.word_embeddings.weight"
 VALUE_BIAS = "output_layer.bias"
 """A parameter that only critics have."""
 STORED_BUFFERS = ("router.expert_bias",)
@@ -52,7 +53,7 @@ def rules_of(names: Iterable[str], arch: Architecture) -> dict[str, Rule]:
     """Return the rules of a model's tensors by Megatron name, in the order of `names`."""
     table, names = (arch.vocab_size, arch.hidden_size), list(names)
     rules: dict[str, Rule] = {
-        "embedding.word_embeddings.weight": Copy.of("model.embed_tokens.weight", *table, cut=0),
+        EMBEDDING: Copy.of("model.embed_tokens.weight", *table, cut=0),
         "decoder.final_layernorm.weight": Copy.of("model.norm.weight", arch.hidden_size),
         "output_layer.weight": Copy.of("lm_head.weight", *table, cut=0),
     }
@@ -69,11 +70,21 @@ def named_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Par
     """Yield the parameters that this rank has under their names in the whole model.
 
     These are Megatron's names without the prefixes of wrappers, with the number of a layer among all layers and that
-    of an expert among all experts of its layer.
+    of an expert among all experts of its layer. The last stage's copy of a tied embedding is
+    left out.
     """
     numbers = _numbers(model)
     for name, parameter in model.named_parameters():
-        yield _whole_name(name, numbers), parameter
+        if not is_tied_copy(parameter):
+            yield _whole_name(name, numbers), parameter
+
+
+def is_tied_copy(parameter: torch.nn.Parameter) -> bool:
+    """Return whether it is the last stage's copy of the embedding, as Megatron marks it.
+
+    A pipeline has the copy if the output layer shares the embedding's weights. Both have the same gradient.
+    """
+    return bool(getattr(parameter, "shared", False))
 
 
 def named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -83,6 +94,11 @@ def named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, buffer in model.named_buffers():
         if name.endswith(STORED_BUFFERS):
             yield _whole_name(name, numbers), buffer
+
+
+def all_tensors(model: torch.nn.Module) -> list[Tensor]:
+    """Return the tensors of `named_tensors` and any copy of a tied embedding."""
+    return [tensor for _, tensor in named_tensors(model)] + list(filter(is_tied_copy, model.parameters()))
 
 
 def _numbers(model: torch.nn.Module) -> dict[str, int]:
@@ -123,6 +139,10 @@ def load_hf_weights(model: torch.nn.Module, arch: Architecture, folder: str | Pa
             whole, group = [tensors[hf_name].get_tensor(hf_name) for hf_name in rule.names], place.group(rule.axis)
             tensor.copy_(rule.merge(whole, group.rank(), group.size()))
             beat()
+        for copy in filter(is_tied_copy, model.parameters()):
+            rule = rules[EMBEDDING]
+            (table,) = (tensors[hf_name].get_tensor(hf_name) for hf_name in rule.names)
+            copy.copy_(rule.merge([table], place.tensor.rank(), place.tensor.size()))
 
 
 def _is_headless(rule: Rule, tensors: Mapping[str, object]) -> bool:

@@ -43,7 +43,11 @@ ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
 }
 ALGORITHMS["exchange, on the host"] = ALGORITHMS["exchange"]
-PARALLEL: dict[str, dict[str, Any]] = {"data": {}, "tensor": {"tensor_model_parallel_size": 2}}
+PARALLEL: dict[str, dict[str, Any]] = {
+    "data": {},
+    "tensor": {"tensor_model_parallel_size": 2},
+    "pipeline": {"pipeline_model_parallel_size": 2},
+}
 STEPS = 3
 SHARE_BYTES = 4096
 

@@ -1,4 +1,4 @@
-"""`RankPair`: two processes that run a module's `main` as two ranks, which meet over gloo.
+"""`RankPair`: processes that run a module's `main` as ranks, by default two, which meet over gloo.
 
 `python -m tests.megatron.two_processes` is such a process: it reads jobs from its input, one a line.
 """
@@ -22,11 +22,11 @@ DONE = b"done\n"
 
 
 class RankPair:
-    """Two processes that run one module after another: their imports take seconds. They start with the first module,
-    and again after one that failed. logs: the folder with the errors of each."""
+    """Processes that run one module after another: their imports take seconds. They start with the first module, and
+    again after one that failed. logs: the folder with the errors of each."""
 
-    def __init__(self, logs: Path) -> None:
-        self._logs = [logs / f"rank{rank}.log" for rank in range(2)]
+    def __init__(self, logs: Path, ranks: int = 2) -> None:
+        self._logs = [logs / f"rank{rank}.log" for rank in range(ranks)]
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -36,7 +36,7 @@ class RankPair:
         self._end()
 
     def run(self, module: str, model: Path, out: Path) -> None:
-        """Run `main` of the module with the words `model out rank`, for ranks 0 and 1; both have to end well."""
+        """Run `main` of the module with the words `model out rank`, for each rank; all have to end well."""
         if not self._processes:
             self._processes = [_start(log) for log in self._logs]
         for rank, process in enumerate(self._processes):
@@ -45,7 +45,7 @@ class RankPair:
             process.stdin.flush()
         end = time.monotonic() + DEADLINE_S
         answers = [_answer(process, end) for process in self._processes]
-        if answers != [DONE, DONE]:
+        if answers != [DONE] * len(self._logs):
             self._end()
             raise AssertionError("\n".join(log.read_text()[-3000:] for log in self._logs))
 
@@ -64,8 +64,13 @@ class RankPair:
 
 def run_two(module: str, model: Path, out: Path) -> None:
     """Run a module on a pair of its own, whose errors are in `out`."""
-    with RankPair(out) as pair:
-        pair.run(module, model, out)
+    run_ranks(2, module, model, out)
+
+
+def run_ranks(ranks: int, module: str, model: Path, out: Path) -> None:
+    """Run a module on processes of its own, whose errors are in `out`."""
+    with RankPair(out, ranks) as processes:
+        processes.run(module, model, out)
 
 
 def _start(log: Path) -> subprocess.Popen[bytes]:

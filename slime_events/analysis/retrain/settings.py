@@ -43,10 +43,17 @@ def with_topology(settings: TrainSettings, tensor: int | None, ranks: int | None
     trainer = settings.trainer
     size = trainer.tensor_model_parallel_size if tensor is None else tensor
     world = ranks if ranks is not None else size * (trainer.world_size // trainer.tensor_model_parallel_size)
+    stages = trainer.pipeline_model_parallel_size
     if size < 1 or world < 1 or world % size:
         raise ImpossibleCombination(
             f"{world} ranks do not divide into tensor parallel groups of {size}: --actor-num-gpus-per-node must be a "
             "multiple of --tensor-model-parallel-size"
+        )
+    if world % (size * stages):
+        raise ImpossibleCombination(
+            f"{world} ranks do not divide into copies of the model of {size} x {stages} ranks: "
+            "--actor-num-gpus-per-node must be a multiple of --tensor-model-parallel-size times the run's "
+            "pipeline-model-parallel-size"
         )
     changed = replace(trainer, tensor_model_parallel_size=size, actor_num_nodes=1, actor_num_gpus_per_node=world)
     return replace(settings, trainer=changed)
@@ -59,10 +66,12 @@ def is_same(settings: TrainSettings, other: TrainSettings) -> bool:
 
 def topology_text(settings: TrainSettings) -> str:
     """Return the layout in words: `1 rank`, `2 ranks, tensor parallel 2`."""
-    tensor, ranks, _ = _shape(settings.trainer)
+    tensor, stages, ranks, _ = _shape(settings.trainer)
     count = "1 rank" if ranks == 1 else f"{ranks} ranks"
-    return count if tensor == 1 else f"{count}, tensor parallel {tensor}"
+    sizes = {"tensor": tensor, "pipeline": stages}
+    return ", ".join([count, *(f"{axis} parallel {size}" for axis, size in sizes.items() if size > 1)])
 
 
-def _shape(trainer: TrainerSettings) -> tuple[int, int, bool]:
-    return trainer.tensor_model_parallel_size, trainer.world_size, trainer.sequence_parallel
+def _shape(trainer: TrainerSettings) -> tuple[int, int, int, bool]:
+    axes = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size
+    return *axes, trainer.world_size, trainer.sequence_parallel

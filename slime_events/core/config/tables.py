@@ -154,6 +154,17 @@ _NOT_YET = {
     "multi-token prediction layers are not built in the trainer": (
         "--mtp-num-layers --mtp-loss-scaling-factor --enable-mtp-training"
     ),
+    "the layers of a stage are neighbours: the stages of an interleaved schedule would exchange micro batches of one "
+    "length only, and samples are packed to micro batches of different lengths": (
+        "--num-layers-per-virtual-pipeline-stage --num-virtual-stages-per-pipeline-rank "
+        "--virtual-pipeline-model-parallel-size --overlap-p2p-comm"
+    ),
+    "all stages of a pipeline have the same number of layers, except the first and the last with "
+    "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers": (
+        "--pipeline-model-parallel-layout --account-for-embedding-in-pipeline-split "
+        "--account-for-loss-in-pipeline-split"
+    ),
+    "a pipeline computes the gradient of the output layer with all others": "--defer-embedding-wgrad-compute",
     "it is an assertion of slime's own CI; log-prob agreement is a metric of each step here": (
         "--ci-test --ci-disable-kl-checker --ci-train-rollout-logprob-abs-diff-threshold --ci-save-grad-norm "
         "--ci-load-grad-norm"

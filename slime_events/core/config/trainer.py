@@ -109,7 +109,7 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
         int, doc("tensor parallel ranks", above=0, never=Later.BRANCH_WITH_OPTIMIZER)
     ] = 1
     pipeline_model_parallel_size: Annotated[
-        int, doc("pipeline parallel ranks; only 1 is supported", above=0, never=Later.BRANCH_WITH_OPTIMIZER)
+        int, doc("pipeline parallel ranks: each has some of the layers", above=0, never=Later.BRANCH_WITH_OPTIMIZER)
     ] = 1
     context_parallel_size: Annotated[
         int, doc("context parallel ranks; only 1 is supported", above=0, never=Later.BRANCH_WITH_OPTIMIZER)

@@ -1,0 +1,153 @@
+"""`Pipeline`: Megatron's schedule over the stages of a model whose layers are cut over ranks.
+
+Each stage packs the same micro batches. The first stage embeds the tokens, each next stage gets the hidden states of
+the stage before it, and the last stage computes log-probs and losses.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel
+from megatron.core.optimizer import ChainedOptimizer
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.utils import get_attr_wrapped_model
+from torch import Tensor
+
+from actors.megatron.cpu import stand_in
+from actors.step.schedule import Figures, Forward, Gradients, Loss, Output
+from schemas.doc import doc
+
+
+def has_output(model: torch.nn.Module) -> bool:
+    """Return whether this rank has the model's last stage, which alone has an output layer."""
+    is_last: bool = get_attr_wrapped_model(model, "post_process")
+    return is_last
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A schedule of several stages. The figures of the last stage are copied to all stages."""
+
+    model: DistributedDataParallel
+    optimizer: ChainedOptimizer
+
+    def run(
+        self, batches: Sequence[list[int]], forward: Forward[Output], loss: Loss[Output, Figures], gradients: Gradients
+    ) -> list[Figures]:
+        """See `Schedule`. Collective over the stages, which all give the same micro batches."""
+        if not batches:
+            return []
+        config, learns = self.model.config, gradients is not Gradients.NONE
+        config.grad_scale_func = self.optimizer.scale_loss
+        # Megatron leaves this context for the last backward pass.
+        config.no_sync_func = self.model.no_sync if gradients is Gradients.COMPLETE else None
+        with self._hidden_states() as hidden:
+
+            def step(members_of: Iterator[list[int]], model: object) -> tuple[object, Callable[[Any], Any]]:
+                members = next(members_of)
+                output = forward(members)
+
+                def loss_of(_: object) -> tuple[Tensor, Tensor, Figures]:
+                    value, figures = loss(output, members)
+                    # Megatron divides by this number of tokens only if the config asks for it, and ours does not.
+                    return torch.zeros(()) if value is None else value, torch.tensor(1), figures
+
+                return (hidden.pop() if hidden else output), loss_of
+
+            held = self.model.no_sync() if gradients is Gradients.ADD else nullcontext()
+            with stand_in(), held, torch.set_grad_enabled(learns):
+                figures: list[Figures] = get_forward_backward_func()(
+                    forward_step_func=step,
+                    data_iterator=iter(batches),
+                    model=self.model,
+                    num_microbatches=len(batches),
+                    seq_length=1,  # the stages exchange the length of each micro batch
+                    micro_batch_size=1,
+                    forward_only=not learns,
+                )
+        return of_last_stage(figures)
+
+    @contextmanager
+    def _hidden_states(self) -> Iterator[list[Tensor]]:
+        """Collect the hidden states that a stage before the last one computes."""
+        collected: list[Tensor] = []
+        stage = get_attr_wrapped_model(self.model, "post_process", return_model_obj=True)
+        if stage.post_process:
+            yield collected
+            return
+        hook = stage.register_forward_hook(lambda _, inputs, output: collected.append(output))
+        try:
+            yield collected
+        finally:
+            hook.remove()
+
+
+class _Sent(NamedTuple):
+    """A tensor among the figures, in the message to the other stages."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    on_host: Annotated[bool, doc("it is in host memory, also where the ranks have GPUs")]
+
+
+class _WithoutTensors(pickle.Pickler):
+    """Writes the number of a tensor in its place."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.tensors: list[Tensor] = []
+
+    def persistent_id(self, part: object) -> int | None:
+        if not isinstance(part, Tensor):
+            return None
+        self.tensors.append(part.detach())
+        return len(self.tensors) - 1
+
+
+class _WithTensors(pickle.Unpickler):
+    """Reads what `_WithoutTensors` wrote."""
+
+    def __init__(self, file: io.BytesIO, tensors: Sequence[Tensor]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_load(self, number: int) -> Tensor:
+        return self._tensors[number]
+
+
+def of_last_stage(figures: list[Figures]) -> list[Figures]:
+    """Return the figures of the last stage, which are any containers of tensors; collective over the stages."""
+    group = parallel_state.get_pipeline_model_parallel_group()
+    last, device = parallel_state.get_pipeline_model_parallel_last_rank(), torch.device(torch.cuda.current_device())
+    is_last = dist.get_rank() == last
+    written = io.BytesIO()
+    pickler = _WithoutTensors(written)
+    pickler.dump(figures)
+    own = pickler.tensors
+    message = [(written.getvalue(), [_Sent(part.shape, part.dtype, part.device.type == "cpu") for part in own])]
+    dist.broadcast_object_list(message, last, group=group)
+    ((rest, sent),) = message
+    received: dict[int, Tensor] = {}
+    for dtype in dict.fromkeys(part.dtype for part in sent):
+        numbers = [number for number, part in enumerate(sent) if part.dtype == dtype]
+        sizes = [sent[number].shape.numel() for number in numbers]
+        flat = torch.empty(sum(sizes), dtype=dtype, device=device)
+        if is_last:
+            flat = torch.cat([own[number].to(device).reshape(-1) for number in numbers])
+        dist.broadcast(flat, last, group=group)
+        for number, values in zip(numbers, torch.split(flat, sizes), strict=True):
+            shaped = values.view(sent[number].shape)
+            received[number] = shaped.cpu() if sent[number].on_host else shaped
+    if is_last:
+        return figures
+    whole: list[Figures] = _WithTensors(io.BytesIO(rest), [received[number] for number in range(len(sent))]).load()
+    return whole

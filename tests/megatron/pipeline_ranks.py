@@ -1,0 +1,104 @@
+"""The program of each process of `test_pipeline`: the same steps in several layouts."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from actors.megatron.rank import TrainerRank
+from slime_events.core.config.algorithm import AlgorithmSettings
+from tests.megatron.gradients import gradients_of
+from tests.megatron.ranks import agree
+from tests.megatron.test_commanded_step import pass_of
+from tests.megatron.tiny import make_batch, settings_for
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layout of a model. loads: cases whose checkpoints it loads too."""
+
+    model: str
+    settings: Mapping[str, Any]
+    loads: Sequence[str] = field(default=())
+
+
+PIPELINE = {"pipeline_model_parallel_size": 2}
+LONGER_END = {"megatron": {"num_layers_in_first_pipeline_stage": 1}}
+WHOLE = {"megatron": {"use_distributed_optimizer": True}}
+TWO = {
+    "glm4": Case("glm4", PIPELINE),
+    "qwen3_moe": Case("qwen3_moe", PIPELINE),
+    "tensor": Case("qwen3", {"tensor_model_parallel_size": 2}),
+    "qwen3": Case("qwen3", PIPELINE | LONGER_END, ["tensor"]),
+}
+"""Layouts of two ranks."""
+PACKED = {"clip_grad": 0.0, "use_dynamic_batch_size": True, "max_tokens_per_gpu": 60}
+"""Several micro batches, and no norm, whose squares stages add in another order."""
+
+
+def run(model: Path, out: Path, name: str, case: Case, rank: int, world: int, master: str) -> dict[str, Any]:
+    """Train two steps with a checkpoint between them; write gradients and weights of the first step."""
+    parallel = case.settings if world > 1 else {}
+    settings = settings_for(model / case.model, **PACKED | parallel)
+    trainer = TrainerRank(settings, AlgorithmSettings(entropy_coef=0.01), rank, world, master)
+    first = trainer.train(make_batch())
+    gradients = {name: tensor.contiguous() for name, tensor in gradients_of(trainer).items()}
+    weights = {name: tensor.clone() for name, tensor in trainer.export_weights()}
+    if rank == 0:
+        save_file(gradients, out / f"{name}-{world}.gradients")
+        save_file(weights, out / f"{name}-{world}.weights")
+    trainer.save_checkpoint(out / f"{name}-{world}")
+    saved = digests(trainer)
+    second = trainer.train(make_batch(1))
+    end = digests(trainer)
+    passed = trainer.run_pass(pass_of("ppo"), False)
+    trainer.load_checkpoint(out / f"{name}-{world}")
+    trainer.train(make_batch(1))
+    resumed, loaded = digests(trainer), {}
+    for other in case.loads:
+        trainer.load_checkpoint(out / f"{other}-2")
+        loaded[other] = digests(trainer)
+    trainer.close()
+    figures = [{k: v for k, v in step.metrics.items() if not k.startswith("seconds")} for step in (first, second)]
+    return {
+        "metrics": figures,
+        "log_probs": passed.log_probs.tolist(),
+        "saved": saved,
+        "end": end,
+        "resumed": resumed,
+        "loaded": loaded,
+    }
+
+
+def digests(trainer: TrainerRank) -> list[str]:
+    """Return the digests of weights and optimizer, which do not depend on the layout."""
+    return [trainer.weights_digest(), trainer.optimizer_digest()]
+
+
+def run_all(cases: Mapping[str, Case], world: int) -> None:
+    """Run the cases as a rank; the words of the process are `models out rank`."""
+    torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(280, exit=True)  # a rank that hangs prints where
+    models, out, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    results = {
+        name: run(models, out, name, case, rank, world, agree(out / f"{name}.master", rank))
+        for name, case in cases.items()
+    }
+    (out / f"rank{rank}.json").write_text(json.dumps(results))
+
+
+def main() -> None:
+    """Run the cases of two ranks."""
+    run_all(TWO, 2)
+
+
+if __name__ == "__main__":
+    main()

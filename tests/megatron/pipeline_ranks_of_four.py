@@ -1,0 +1,23 @@
+"""The program of each process of the soak in `test_pipeline`: four ranks, with tensor or data parallel ranks too."""
+
+from __future__ import annotations
+
+from tests.megatron.pipeline_ranks import PIPELINE, WHOLE, Case, run_all
+from tests.megatron.tiny import FAMILIES, WITH_EXPERTS
+
+FOUR = {
+    family: Case(family, PIPELINE if family in WITH_EXPERTS else PIPELINE | {"tensor_model_parallel_size": 2})
+    for family in FAMILIES
+}
+FOUR["four stages"] = Case("tied", {"pipeline_model_parallel_size": 4})
+FOUR["tied"] = Case("tied", PIPELINE | {"tensor_model_parallel_size": 2})
+FOUR["shared state"] = Case("tied", PIPELINE | WHOLE)
+
+
+def main() -> None:
+    """Run the cases of four ranks."""
+    run_all(FOUR, 4)
+
+
+if __name__ == "__main__":
+    main()

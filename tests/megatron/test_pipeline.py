@@ -1,0 +1,125 @@
+"""A model whose layers are cut over ranks trains as in one rank: each gradient, the weights, metrics, checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from actors.megatron.families.registry import architecture_of
+from actors.megatron.layout import Layout
+from actors.trainer.ranks import rendezvous_address
+from schemas.errors import ImpossibleCombination, InvalidValue
+from slime_events.core.config.trainer import TrainerSettings
+from tests.megatron.pipeline_ranks import TWO, Case, run
+from tests.megatron.pipeline_ranks_of_four import FOUR
+from tests.megatron.test_families import MOE
+from tests.megatron.tiny import FAMILIES, make_model
+from tests.megatron.two_processes import RankPair, run_ranks
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the models of `TWO`; that of qwen3 is tied, with three layers."""
+    folder = tmp_path_factory.mktemp("models")
+    for family in ("glm4", "qwen3_moe"):
+        make_model(folder / family, family, tied=False)
+    make_model(folder / "qwen3", num_hidden_layers=3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_ranks(models: Path, rank_pair: RankPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with what two ranks wrote."""
+    out = tmp_path_factory.mktemp("ranks")
+    rank_pair.run("tests.megatron.pipeline_ranks", models, out)
+    return out
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", TWO)
+def test_two_stages_equal_one_rank(name: str, models: Path, two_ranks: Path, tmp_path: Path) -> None:
+    check(name, TWO[name], models, two_ranks, tmp_path, ranks=2)
+
+
+@pytest.mark.soak
+def test_four_ranks_equal_one(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    for family in FAMILIES:
+        make_model(models / family, family, tied=False, num_hidden_layers=4)
+    make_model(models / "tied", num_hidden_layers=4)
+    out = tmp_path / "out"
+    out.mkdir()
+    run_ranks(4, "tests.megatron.pipeline_ranks_of_four", models, out)
+    for name, case in FOUR.items():
+        alone = tmp_path / f"alone {name}"
+        alone.mkdir()
+        check(name, case, models, out, alone, ranks=4)
+
+
+def check(name: str, case: Case, models: Path, out: Path, alone: Path, *, ranks: int) -> None:
+    """Compare the results of `ranks` ranks in `out` with those of a single rank, which works in the folder `alone`."""
+    every = [json.loads((out / f"rank{rank}.json").read_text())[name] for rank in range(ranks)]
+    together = every[0]
+    assert all(other == together for other in every), "all ranks have the same results"
+    assert together["resumed"] == together["end"]
+    for other, digests in together["loaded"].items():
+        saved = json.loads((out / "rank0.json").read_text())[other]["saved"]
+        assert digests == saved, "no digest depends on the layout"
+    single = run(models, alone, name, Case(case.model, {}), 0, 1, rendezvous_address())
+    for step, expected in zip(together["metrics"], single["metrics"], strict=True):
+        assert step == pytest.approx(expected, abs=1e-6, rel=1e-5)
+    assert together["log_probs"] == pytest.approx(single["log_probs"], abs=1e-4)
+    _close(load_file(out / f"{name}-{ranks}.gradients"), load_file(alone / f"{name}-1.gradients"), atol=1e-6, rtol=1e-5)
+    # Adam makes much of rounding.
+    _close(load_file(out / f"{name}-{ranks}.weights"), load_file(alone / f"{name}-1.weights"), atol=2e-4, rtol=0.0)
+
+
+def _close(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor], *, atol: float, rtol: float) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(
+            tensor, theirs[name], atol=atol, rtol=rtol, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def stages(stages: int, layers: int, first: object = None, last: object = None) -> None:
+    """Check a pipeline of a model with that many layers; first, last: layers of these stages."""
+    own = {"num_layers_in_first_pipeline_stage": first, "num_layers_in_last_pipeline_stage": last}
+    flags = {name: count for name, count in own.items() if count is not None}
+    settings = TrainerSettings(pipeline_model_parallel_size=stages, megatron=flags)
+    Layout.of(settings).check(architecture_of(MOE | {"num_hidden_layers": layers}))
+
+
+@pytest.mark.parametrize(
+    "possible", [(1, 3), (2, 4), (4, 4), (2, 3, 1), (2, 3, None, 1), (2, 3, 1, 2), (3, 5, 1, 2), (4, 6, 1, 1)]
+)
+def test_stages_with_all_layers_are_possible(possible: tuple[Any, ...]) -> None:
+    stages(*possible)
+
+
+@pytest.mark.parametrize(
+    ("impossible", "reason"),
+    [
+        ((2, 3), "3 layers of the checkpoint cannot be cut over pipeline-model-parallel-size 2: "),
+        ((2, 4, 1, 2), "4 layers .* with --decoder-first-pipeline-num-layers 1 with --decoder-last"),
+        ((3, 5, 1, 4), "do not give a layer to each stage"),
+        ((2, 3, 3), "do not give a layer to each stage"),
+        ((4, 2), "2 layers of the checkpoint cannot be cut"),
+        ((1, 4, 2), "--decoder-first-pipeline-num-layers need a pipeline"),
+    ],
+)
+def test_stages_without_all_layers_are_refused(impossible: tuple[Any, ...], reason: str) -> None:
+    with pytest.raises(ImpossibleCombination, match=reason):
+        stages(*impossible)
+
+
+@pytest.mark.parametrize("count", [0, -1, "2", True])
+def test_a_number_of_layers_is_a_whole_number(count: object) -> None:
+    with pytest.raises(InvalidValue, match="decoder-first-pipeline-num-layers"):
+        stages(2, 4, count)
