@@ -37,12 +37,12 @@ class Fragment:
 
 
 ARRAY = re.compile(r"^(\w+)\+?=\((.*)$")
-SOURCE = re.compile(r"\bsource (?:\S*/)?scripts/models/(\S+)\.sh")
+SOURCE = re.compile(r"\bsource\s+\S*models/([\w.-]+)\.sh")
 TRAIN = re.compile(r"(?:\S*/)?train(?:_async)?\.py$")
 CONVERT = re.compile(r"(?:\S*/)?tools/convert_\w+\.py$")
 LINE = re.compile(r"^\s*--[a-z][a-z0-9-]*(?=\s|$)")
 MENTION = re.compile(r"^(?:-\s+)?(--[a-z][a-z0-9-]+[a-z0-9])(?=[:A-Z])")
-PLACEHOLDER = re.compile(r"^(?:(?:--)?\.\.\.|\\|\$\{?\w+\}?)$")
+PLACEHOLDER = re.compile(r"^(?:(?:--)?\.\.\.|\\)$")
 PROSE = re.compile(r"[,.](?:\s|$)|(?<!\$)\(|\b(?:and|iterations|e\.g\.)")
 SEQUENCE = re.compile(r"\$\(seq (\d+) (\d+) (\d+)\)")
 PRODUCT = re.compile(r"\$\(\(((?:\s*\d+\s*\*)*\s*\d+)\s*\)\)")
