@@ -107,8 +107,11 @@ def trainer_memory(architecture: Architecture, settings: TrainerSettings) -> Ran
 
 def stage_layers(num_layers: int, layout: Layout) -> tuple[int, ...]:
     """Return the number of layers of each stage of a pipeline; they are all there if `layout` fits the model."""
-    base, more = divmod(num_layers, layout.pipeline)
-    return tuple(base + (stage < more) for stage in range(layout.pipeline))
+    ends = {0: layout.first_stage, layout.pipeline - 1: layout.last_stage} if layout.pipeline > 1 else {}
+    own = {stage: count for stage, count in ends.items() if count is not None}
+    between = [stage for stage in range(layout.pipeline) if stage not in own]
+    base, more = divmod(num_layers - sum(own.values()), max(1, len(between)))
+    return tuple(own.get(stage, base + (stage in between[:more])) for stage in range(layout.pipeline))
 
 
 def _attention(architecture: Architecture) -> Parameters:

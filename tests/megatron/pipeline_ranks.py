@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from actors.megatron.layout import Layout
+from actors.megatron.memory import rank_memory
 from actors.megatron.rank import TrainerRank
 from slime_events.core.config.algorithm import AlgorithmSettings
 from tests.megatron.gradients import gradients_of
@@ -49,6 +51,9 @@ def run(model: Path, out: Path, name: str, case: Case, rank: int, world: int, ma
     parallel = case.settings if world > 1 else {}
     settings = settings_for(model / case.model, **PACKED | parallel)
     trainer = TrainerRank(settings, AlgorithmSettings(entropy_coef=0.01), rank, world, master)
+    layout = Layout.of(settings)
+    memory = rank_memory(trainer.trainee.architecture, layout, world, stage=rank // (world // layout.pipeline))
+    assert memory.parameters == sum(parameter.numel() for parameter in trainer.trainee.model.parameters())
     first = trainer.train(make_batch())
     gradients = {name: tensor.contiguous() for name, tensor in gradients_of(trainer).items()}
     weights = {name: tensor.clone() for name, tensor in trainer.export_weights()}

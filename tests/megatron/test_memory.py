@@ -109,6 +109,21 @@ def test_a_start_on_a_gpu_says_what_a_rank_keeps(tmp_path: Path) -> None:
     assert note(DebugSettings(debug_rollout_only=True)) is None
 
 
+@pytest.mark.parametrize(
+    ("layers", "layout", "counts"),
+    [
+        (8, Layout(), (8,)),
+        (8, Layout(pipeline=4), (2, 2, 2, 2)),
+        (94, Layout(pipeline=4, last_stage=22), (24, 24, 24, 22)),
+        (61, Layout(pipeline=4, last_stage=13), (16, 16, 16, 13)),
+        (10, Layout(pipeline=3, first_stage=2, last_stage=3), (2, 5, 3)),
+        (5, Layout(pipeline=2, first_stage=2, last_stage=3), (2, 3)),
+    ],
+)
+def test_stages_have_the_layers_that_the_layout_says(layers: int, layout: Layout, counts: tuple[int, ...]) -> None:
+    assert stage_layers(layers, layout) == counts
+
+
 def test_experts_are_divided_over_their_own_ranks() -> None:
     model = architecture("qwen3-30B-A3B")
     parts = [rank_memory(model, Layout(expert=size), 8).parameters for size in (1, 2, 4, 8)]

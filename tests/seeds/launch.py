@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -12,6 +12,7 @@ from actors.megatron.families.registry import architecture_of
 from actors.megatron.flags import sort_flags
 from actors.megatron.layout import Layout
 from actors.megatron.memory import RankMemory, count_parameters, trainer_memory
+from actors.megatron.model import transformer_config
 from schemas.doc import doc
 from schemas.errors import SlimeEventsError
 from slime_events.algorithms.train_arguments import parse_train
@@ -30,6 +31,7 @@ class Stage(StrEnum):
     MODEL = "model"
     FLAGS = "flags"
     LAYOUT = "layout"
+    MEGATRON = "Megatron"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +85,23 @@ def judge(name: str, words: Sequence[str]) -> Verdict:
         architecture = architecture_of(config_of(trainer.hf_checkpoint), trainer.hf_checkpoint)
     except SlimeEventsError as error:
         return Verdict(name, ((Stage.MODEL, str(error)),), None)
-    refusals = []
-    try:
-        sort_flags(trainer.megatron, architecture, cpu=False)
-    except SlimeEventsError as error:
-        refusals.append((Stage.FLAGS, str(error)))
-    try:
-        Layout.of(trainer).check(architecture)
-    except SlimeEventsError as error:
-        refusals.append((Stage.LAYOUT, str(error)))
+    refusals = [
+        *_refusal(Stage.FLAGS, lambda: sort_flags(trainer.megatron, architecture, cpu=False)),
+        *_refusal(Stage.LAYOUT, lambda: Layout.of(trainer).check(architecture)),
+    ]
+    if not refusals:
+        flags = sort_flags(trainer.megatron, architecture, cpu=False).transformer
+        refusals = _refusal(Stage.MEGATRON, lambda: transformer_config(architecture, trainer, flags))
     return Verdict(name, tuple(refusals), plan_of(settings, architecture))
+
+
+def _refusal(stage: Stage, check: Callable[[], object]) -> list[tuple[Stage, str]]:
+    """Return the message of a check that fails, with its stage."""
+    try:
+        check()
+    except SlimeEventsError as error:
+        return [(stage, str(error))]
+    return []
 
 
 def plan_of(settings: TrainSettings, architecture: Architecture) -> Plan:
