@@ -89,12 +89,34 @@ class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's clas
         """Mask per grid, [sequences, 1, queries, keys]: 0 for a key that a query sees, else -inf. None: causal."""
         return [None] * len(self.grids)
 
+    @property
+    def has_own_masks(self) -> bool:
+        """Whether lengths alone do not define what a token sees."""
+        return self.ends is None
+
+    def inputs(self, token_ids: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the ids and positions that this rank passes through the model, int64 [1, tokens]."""
+        return token_ids, position_ids
+
+    def own_targets(self, targets: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the targets of `rows`, with their pairs of `MicroBatch.kept`."""
+        return targets, kept
+
+    def of_all_targets(self, values: Tensor) -> Tensor:
+        """Return the values of all targets, [rows] -> [targets]."""
+        return values
+
+    def of_all_tokens(self, values: Tensor) -> Tensor:
+        """Return the values of all tokens, [this rank's tokens, ...] -> [tokens, ...]."""
+        return values
+
+    def of_all_ranks(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and values of all ranks that have a part of these sequences."""
+        return key, value
+
     def queries(self, tokens: Tensor) -> Sequence[Tensor]:
         """Lay out [tokens, heads, size] as grids, [sequences, longest, heads, size] each."""
-        slots = [rows * columns for rows, columns in self.grids]
-        laid: Tensor = _ToGrid.apply(tokens, self.to_grid, self.from_grid)  # type: ignore[no-untyped-call]
-        parts = torch.split(laid, slots)
-        return [part.view(*grid, *tokens.shape[1:]) for grid, part in zip(self.grids, parts, strict=True)]
+        return to_grids(tokens, self.grids, self.to_grid, self.from_grid)
 
     def keys(self, tokens: Tensor) -> Sequence[Tensor]:
         """Lay out keys or values as grids like `queries`; here a query sees only its own sequence."""
@@ -150,6 +172,25 @@ def lay_out(members: Sequence[Ints], starts: Ints, lengths: Ints) -> tuple[tuple
     return tuple(grids), np.concatenate(to_grid).astype(np.int64), from_grid
 
 
+def to_grids(
+    tokens: Tensor, grids: Sequence[tuple[int, int]], to_grid: Tensor | None, from_grid: Tensor | None
+) -> Sequence[Tensor]:
+    """Lay out [tokens, heads, size] as grids, by indices as those of `PackedSequences`."""
+    slots = [rows * columns for rows, columns in grids]
+    laid: Tensor = _ToGrid.apply(tokens, to_grid, from_grid)  # type: ignore[no-untyped-call]
+    parts = torch.split(laid, slots)
+    return [part.view(*grid, *tokens.shape[1:]) for grid, part in zip(grids, parts, strict=True)]
+
+
+def mask_of(column: Ints, last_seen: Ints) -> Tensor:
+    """Return a mask that is added to scores, float32 [sequences, 1, queries, keys].
+
+    All layers share this mask. From a mask of bools, each layer would make and keep its own copy.
+    """
+    hidden = torch.from_numpy(column > last_seen[:, None, :, None])
+    return torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
+
+
 def takes_groups(query: Tensor) -> bool:
     """Return whether a memory-efficient kernel supports fewer key heads than query heads.
 
@@ -164,6 +205,7 @@ def in_grids(query: Tensor, key: Tensor, value: Tensor, packed: PackedSequences,
     query [tokens, heads, size], key and value [tokens, groups, size] -> [tokens, heads * size].
     """
     masks = [None if mask is None else mask.to(query.dtype) for mask in packed.masks]
+    key, value = packed.of_all_ranks(key, value)
     times = query.size(1) // key.size(1)
     if times > 1 and not takes_groups(query):
         key, value = (tensor.repeat_interleave(times, 1) for tensor in (key, value))
@@ -229,7 +271,7 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
             dtype=query.dtype,
             head_size=query.size(-1),
             sequences=len(packed.cu_seqlens_q) - 1,
-            shares=packed.ends is None,
+            shares=packed.has_own_masks,
             has_varlen=capability is not None and varlen_attention() is not None,
         )
         return KERNELS[kernel_for(call)](query, key, value, packed, self.softmax_scale)

@@ -41,7 +41,7 @@ class AttentionCall:
     dtype: torch.dtype
     head_size: int
     sequences: Annotated[int, doc("Number of packed sequences.")]
-    shares: Annotated[bool, doc("Some sequences share a prefix.")]
+    shares: Annotated[bool, doc("Some sequences share a prefix, or ranks share a sequence.")]
     has_varlen: Annotated[bool, doc("This torch has `Varlen`.")]
 
 
@@ -49,7 +49,7 @@ def kernel_for(call: AttentionCall) -> AttentionKernel:
     """Return `VARLEN` for several sequences on a GPU in half precision, else `GRIDS`.
 
     A single sequence has no padding, and for it torch uses cuDNN's kernel in a grid, which is faster (docs/gpu.md).
-    Lengths cannot describe a shared prefix. Flash attention does not support float32.
+    Lengths cannot describe a shared prefix or a part of a sequence. Flash attention does not support float32.
     """
     can = (
         call.has_varlen

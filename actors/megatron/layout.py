@@ -48,8 +48,6 @@ class Layout:
 
     def check(self, architecture: Architecture) -> None:
         """Raise ImpossibleCombination if the model cannot be cut like this."""
-        if self.context > 1:
-            raise ImpossibleCombination("the trainer runs no context parallelism: set context-parallel-size to 1")
         if self.expert > 1 or self.expert_tensor > 1:
             raise ImpossibleCombination(
                 "each rank has all experts of a layer: set expert-model-parallel-size and "

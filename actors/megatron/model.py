@@ -117,6 +117,7 @@ def transformer_config(
         "deterministic_mode": settings.deterministic,
         "tensor_model_parallel_size": ranks,
         "pipeline_model_parallel_size": settings.pipeline_model_parallel_size,
+        "context_parallel_size": settings.context_parallel_size,
         "batch_p2p_sync": False,  # stages need it with versions of torch before 1.10
         # Sum gradients over data parallel ranks, not average them: the loss is already divided by the whole step.
         "calculate_per_token_loss": True,

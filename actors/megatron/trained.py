@@ -126,4 +126,6 @@ class Critic(Trained):
         """Return the value at each position that predicts a response token, float32 [response] per sample."""
         own = replace(packed, packed=replace(packed.packed, routing=None))  # experts of the policy are not the critic's
         outputs = response_outputs(self.model, own)
-        return packed.by_sample(outputs.squeeze(-1)) if has_output(self.model) else []
+        if not has_output(self.model):
+            return []
+        return packed.by_sample(packed.packed.of_all_targets(outputs.squeeze(-1)))

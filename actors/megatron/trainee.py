@@ -50,9 +50,11 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
     `check_device`.
     """
     tensor, stages = settings.tensor_model_parallel_size, settings.pipeline_model_parallel_size
-    if world_size % (tensor * stages):
-        by_stages = f" times pipeline-model-parallel-size {stages}" if stages > 1 else ""
-        raise TrainerError(f"{world_size} ranks do not divide by tensor-model-parallel-size {tensor}{by_stages}")
+    context = settings.context_parallel_size
+    if world_size % (tensor * stages * context):
+        further = {"pipeline-model-parallel-size": stages, "context-parallel-size": context}
+        times = [f" times {name} {size}" for name, size in further.items() if size > 1]
+        raise TrainerError(f"{world_size} ranks do not divide by tensor-model-parallel-size {tensor}{''.join(times)}")
     check_device()
     install()
     device = torch.device("cpu") if on_cpu() else _take_gpu(rank)
@@ -67,8 +69,9 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
         message = f"rank {rank} of {world_size} could not join the trainer at {master}: {error}"
         raise (RankLost if is_taken else TrainerError)(message) from error
     parallel_state.initialize_model_parallel(
-        settings.tensor_model_parallel_size,
-        settings.pipeline_model_parallel_size,
+        tensor,
+        stages,
+        context_parallel_size=context,
         distributed_timeout_minutes=settings.distributed_timeout_minutes,
     )
     if not on_cpu():
@@ -208,13 +211,22 @@ class Trainee(Trained):
         chosen, device = [samples[index] for index in indices], self.place.device
         if self.settings.tree_packing:
             return pack_tree(chosen, device, partial(sharing_pays, self.architecture))
-        multiple = self.place.tensor.size() if self.model.config.sequence_parallel else 1
-        return pack(chosen, device, multiple_of=multiple)
+        return pack(chosen, device, multiple_of=self._multiple, context=self._context)
 
     def pack_datums(self, datums: Sequence[Datum]) -> Packed:
-        multiple = self.place.tensor.size() if self.model.config.sequence_parallel else 1
         sequences = [(datum.tokens, datum.targets) for datum in datums]
-        return pack_sequences(sequences, self.place.device, multiple_of=multiple)
+        return pack_sequences(sequences, self.place.device, multiple_of=self._multiple, context=self._context)
+
+    @property
+    def _multiple(self) -> int:
+        """The number of a rank's tokens is a multiple of this."""
+        return self.place.tensor.size() if self.model.config.sequence_parallel else 1
+
+    @property
+    def _context(self) -> dist.ProcessGroup:
+        """The ranks over which each sequence is cut."""
+        context: dist.ProcessGroup = parallel_state.get_context_parallel_group()
+        return context
 
     def forward(self, packed: Packed, temperature: float, *, entropy_gradient: bool = False) -> Outputs:
         return self.outputs_of(self.model, packed, temperature, entropy_gradient=entropy_gradient)
@@ -230,8 +242,9 @@ class Trainee(Trained):
     def logits(self, packed: Packed) -> Tensor:
         every = copy.copy(packed.packed)
         every.rows = None
-        logits: Tensor = self.model(packed.token_ids, packed.position_ids, None, packed_seq_params=every)
-        return logits.float()
+        inputs = every.inputs(packed.token_ids, packed.position_ids)
+        logits: Tensor = self.model(*inputs, None, packed_seq_params=every)
+        return every.of_all_tokens(logits.squeeze(0)).unsqueeze(0).float()
 
     def score(
         self,

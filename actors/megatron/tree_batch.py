@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.megatron.attention import Ints, PackedSequences, alike, lay_out
+from actors.megatron.attention import Ints, PackedSequences, alike, lay_out, mask_of
 from actors.megatron.forward import Packed, kept_of_all, pack
 from actors.step.micro_batch import MicroBatch
 from schemas.doc import doc
@@ -50,7 +50,7 @@ class TreeSequences(PackedSequences):
             keys += [tree.paths[index][np.minimum(column, ends[index] - 1)] for index in chosen]
             key_grids.append((count, len(column)))
             last_seen = shared[chosen, None] + np.arange(longest)
-            seen.append(_mask(column, last_seen).to(device) if shared[chosen].any() else None)
+            seen.append(mask_of(column, last_seen).to(device) if shared[chosen].any() else None)
         tokens = len(tree.tokens)
         whole = torch.tensor([0, tokens], dtype=torch.int32)
         return cls(
@@ -83,15 +83,6 @@ class TreeSequences(PackedSequences):
         laid = F.embedding(self.to_keys, tokens.flatten(1))  # type: ignore[arg-type]  # None in Megatron's alone
         parts = torch.split(laid, slots)
         return [part.view(*grid, *tokens.shape[1:]) for grid, part in zip(self.key_grids, parts, strict=True)]
-
-
-def _mask(column: Ints, last_seen: Ints) -> Tensor:
-    """Return a mask that is added to scores, float32 [sequences, 1, queries, keys].
-
-    All layers share this mask. From a mask of bools, each layer would make and keep its own copy.
-    """
-    hidden = torch.from_numpy(column > last_seen[:, None, :, None])
-    return torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
 
 
 def _grids(own: Ints, ends: Ints) -> list[Ints]:
