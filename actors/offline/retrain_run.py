@@ -60,6 +60,7 @@ class RetrainRequest:
     from_base: Annotated[bool, doc("Start from the run's beginning, not from a checkpoint.")] = False
     tensor: Annotated[int | None, doc("Tensor parallel ranks of another topology.")] = None
     ranks: Annotated[int | None, doc("Ranks of another topology.")] = None
+    context: Annotated[int | None, doc("Context parallel ranks of another topology.")] = None
     save: Save | None = None
 
 
@@ -81,7 +82,7 @@ async def retrain(
     """
     begun = time.perf_counter() if begun is None else begun
     chain = await read_chain(opened.log)
-    settings = with_topology(opened.settings, request.tensor, request.ranks)
+    settings = with_topology(opened.settings, request.tensor, request.ranks, request.context)
     exact, steps = is_same(settings, opened.settings), _steps(chain, request)
     save, base = request.save, request.from_base
     if save is not None and not exact:

@@ -62,3 +62,13 @@ def test_a_topology_keeps_the_data_parallel_ranks(tensor: int | None, ranks: int
 def test_ranks_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ImpossibleCombination, match="3 ranks do not divide"):
         with_topology(settings(), 2, 3)
+
+
+def test_context_parallel_ranks_are_not_data_parallel() -> None:
+    own = settings(actor_num_gpus_per_node=4, context_parallel_size=2)
+    assert topology_text(with_topology(own, 2, None)) == "8 ranks, tensor parallel 2, context parallel 2"
+    alone = with_topology(own, None, None, 1)
+    assert topology_text(alone) == "2 ranks"
+    assert not is_same(own, alone)
+    with pytest.raises(ImpossibleCombination, match="1 ranks do not divide"):
+        with_topology(own, None, 1)

@@ -1,5 +1,6 @@
 """slime's functions for a user's loss, under slime's names: `slime.backends.megatron_utils.{loss, cp_utils}` and
-`slime.utils.ppo_utils`. There is no context parallelism here, so functions that gather or cut for it change nothing.
+`slime.utils.ppo_utils`. With context parallelism every rank has the logits and columns of whole samples, so that
+functions that gather or cut for it change nothing.
 """
 
 from __future__ import annotations
@@ -163,17 +164,17 @@ def get_sum_of_sample_mean(
 
 
 def all_gather_with_cp(tensor: Tensor, total_length: int, response_length: int) -> Tensor:
-    """Return the tensor unchanged: a response is never cut over ranks."""
+    """Return the tensor unchanged: every rank has the whole response."""
     return tensor
 
 
 def slice_log_prob_with_cp(log_prob: T, total_length: int, response_length: int) -> T:
-    """Return the log-probs unchanged: a response is never cut over ranks."""
+    """Return the log-probs unchanged: every rank has the whole response."""
     return log_prob
 
 
 def slice_with_cp(tokens: Tensor, pad_value: object, *_: object, **__: object) -> Tensor:
-    """Return the tokens unchanged: a sequence is never cut over ranks."""
+    """Return the tokens unchanged: every rank has the whole sequence."""
     return tokens
 
 

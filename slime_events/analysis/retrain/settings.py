@@ -33,30 +33,34 @@ def with_base(settings: TrainSettings, weights: Path | None, override: str | Non
     return replace(settings, trainer=replace(trainer, hf_checkpoint=str(first[-1])))
 
 
-def with_topology(settings: TrainSettings, tensor: int | None, ranks: int | None) -> TrainSettings:
-    """Return the settings with another tensor parallel size, or another number of ranks, all on one node.
+def with_topology(
+    settings: TrainSettings, tensor: int | None, ranks: int | None, context: int | None = None
+) -> TrainSettings:
+    """Return the settings with another tensor or context parallel size or number of ranks, all on one node.
 
     Without `ranks`, the number of data parallel ranks stays. Raises ImpossibleCombination.
     """
-    if tensor is None and ranks is None:
+    if tensor is None and ranks is None and context is None:
         return settings
     trainer = settings.trainer
-    size = trainer.tensor_model_parallel_size if tensor is None else tensor
-    world = ranks if ranks is not None else size * (trainer.world_size // trainer.tensor_model_parallel_size)
-    stages = trainer.pipeline_model_parallel_size
+    changed = replace(
+        trainer,
+        tensor_model_parallel_size=trainer.tensor_model_parallel_size if tensor is None else tensor,
+        context_parallel_size=trainer.context_parallel_size if context is None else context,
+    )
+    size = _copy(changed)
+    world = ranks if ranks is not None else size * (trainer.world_size // _copy(trainer))
     if size < 1 or world < 1 or world % size:
         raise ImpossibleCombination(
-            f"{world} ranks do not divide into tensor parallel groups of {size}: --actor-num-gpus-per-node must be a "
-            "multiple of --tensor-model-parallel-size"
+            f"{world} ranks do not divide into copies of the model on {size} ranks (tensor x pipeline x context "
+            "parallel): --actor-num-gpus-per-node must be a multiple"
         )
-    if world % (size * stages):
-        raise ImpossibleCombination(
-            f"{world} ranks do not divide into copies of the model of {size} x {stages} ranks: "
-            "--actor-num-gpus-per-node must be a multiple of --tensor-model-parallel-size times the run's "
-            "pipeline-model-parallel-size"
-        )
-    changed = replace(trainer, tensor_model_parallel_size=size, actor_num_nodes=1, actor_num_gpus_per_node=world)
-    return replace(settings, trainer=changed)
+    return replace(settings, trainer=replace(changed, actor_num_nodes=1, actor_num_gpus_per_node=world))
+
+
+def _copy(trainer: TrainerSettings) -> int:
+    """Return the ranks that hold a copy of the model."""
+    return trainer.tensor_model_parallel_size * trainer.pipeline_model_parallel_size * trainer.context_parallel_size
 
 
 def is_same(settings: TrainSettings, other: TrainSettings) -> bool:
@@ -66,12 +70,12 @@ def is_same(settings: TrainSettings, other: TrainSettings) -> bool:
 
 def topology_text(settings: TrainSettings) -> str:
     """Return the layout in words: `1 rank`, `2 ranks, tensor parallel 2`."""
-    tensor, stages, ranks, _ = _shape(settings.trainer)
+    *sizes, ranks, _ = _shape(settings.trainer)
+    axes = zip(("tensor", "pipeline", "context"), sizes, strict=True)
     count = "1 rank" if ranks == 1 else f"{ranks} ranks"
-    sizes = {"tensor": tensor, "pipeline": stages}
-    return ", ".join([count, *(f"{axis} parallel {size}" for axis, size in sizes.items() if size > 1)])
+    return ", ".join([count, *(f"{axis} parallel {size}" for axis, size in axes if size > 1)])
 
 
-def _shape(trainer: TrainerSettings) -> tuple[int, int, int, bool]:
-    axes = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size
-    return *axes, trainer.world_size, trainer.sequence_parallel
+def _shape(trainer: TrainerSettings) -> tuple[int, int, int, int, bool]:
+    sizes = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size, trainer.context_parallel_size
+    return *sizes, trainer.world_size, trainer.sequence_parallel

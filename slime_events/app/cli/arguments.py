@@ -146,13 +146,14 @@ Flags of the algorithm and the trainer, --dynamic-sampling-filter-path and --num
 def _retrain(parser: CommandParser) -> None:
     parser.description = """\
 Train steps of a run again from its log and compare them with the committed steps. No engine, NATS server or conductor
-is started. On the run's own topology (ranks, tensor parallel size) every step must be equal bit for bit; on another
+is started. On the run's own topology (ranks, tensor and context parallel size) every step must be equal bit for bit; on another
 topology the report shows how far the weights differ. Exit code: 0 if every digest is equal; 1 if one differs, and the
 report names the first such step."""
     option(parser, "--steps A:B", "steps A to B, both included; A:, :B and A too [all]")
     switch(parser, "--from-base", "start from the base checkpoint and ignore the run's own checkpoints")
     option(parser, "--hf-checkpoint FOLDER", "the base checkpoint, if it has moved since the run")
     option(parser, "--tensor-model-parallel-size N", "tensor parallel size of another topology", int)
+    option(parser, "--context-parallel-size N", "context parallel size of another topology", int)
     option(parser, "--actor-num-gpus-per-node N", "ranks of another topology", int)
     option(parser, "--save-version V", "write the weights of version V; needs --out", int)
     option(parser, "--out FOLDER", "a folder of weight versions to write to, such as a run's weights/")

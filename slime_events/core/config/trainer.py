@@ -112,7 +112,8 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
         int, doc("pipeline parallel ranks: each has some of the layers", above=0, never=Later.BRANCH_WITH_OPTIMIZER)
     ] = 1
     context_parallel_size: Annotated[
-        int, doc("context parallel ranks; only 1 is supported", above=0, never=Later.BRANCH_WITH_OPTIMIZER)
+        int,
+        doc("ranks over which each sequence is cut (docs/models.md)", above=0, never=Later.BRANCH_WITH_OPTIMIZER),
     ] = 1
     sequence_parallel: Annotated[bool, doc("use sequence parallelism with tensor parallelism")] = False
     distributed_timeout_minutes: Annotated[
@@ -194,6 +195,7 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
             excludes("loss_type=custom_loss", why="your function expects the logits of each whole sample"),
             excludes("custom_model_provider_path", why="your model may not accept position ids"),
             excludes("tinker", why="a client's datums are packed in their order"),
+            excludes("context_parallel_size!=1", why="ranks that each have a part of a sequence share no prefixes"),
             excludes(
                 "micro_batch_size!=1",
                 why="it packs samples that share a prefix by tokens, as use_dynamic_batch_size does, not by samples",

@@ -36,6 +36,7 @@ async def run(arguments: argparse.Namespace) -> int:
         from_base=arguments.from_base,
         tensor=arguments.tensor_model_parallel_size,
         ranks=arguments.actor_num_gpus_per_node,
+        context=arguments.context_parallel_size,
         save=None if arguments.out is None else Save(arguments.save_version, arguments.out, arguments.checkpoint),
     )
     async with open_run(arguments.run, arguments.runs_dir) as opened:
