@@ -46,7 +46,7 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
     """Join torch.distributed (gloo, or NCCL on CUDA) at `master` = "host:port" and form Megatron's groups.
 
     Call it once per process. Raises RankLost if another process has taken the port of `master`; TrainerError if the
-    ranks do not meet within `distributed_timeout_minutes`, if they do not divide into tensor parallel groups, or as
+    ranks do not meet within `distributed_timeout_minutes`, if they do not divide into copies of the model, or as
     `check_device`.
     """
     tensor, stages = settings.tensor_model_parallel_size, settings.pipeline_model_parallel_size
@@ -225,8 +225,7 @@ class Trainee(Trained):
     @property
     def _context(self) -> dist.ProcessGroup:
         """The ranks over which each sequence is cut."""
-        context: dist.ProcessGroup = parallel_state.get_context_parallel_group()
-        return context
+        return self.place.group(Axis.CONTEXT)
 
     def forward(self, packed: Packed, temperature: float, *, entropy_gradient: bool = False) -> Outputs:
         return self.outputs_of(self.model, packed, temperature, entropy_gradient=entropy_gradient)

@@ -1,4 +1,4 @@
-"""Two ranks over gloo, data and tensor parallel, train as one process does."""
+"""Two ranks over gloo, data, tensor or context parallel, train as one process does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from actors.trainer.ranks import rendezvous_address
 from storage.weights.files import open_checkpoint
 from storage.weights.store import WeightStore, verify
-from tests.megatron.ranks import ALGORITHMS, PARALLEL, run
+from tests.megatron.ranks import CASES, PARALLEL, run
 from tests.megatron.two_processes import RankPair
 
 
@@ -28,8 +28,7 @@ def two_ranks(
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("case", ALGORITHMS)
-@pytest.mark.parametrize("kind", PARALLEL)
+@pytest.mark.parametrize(("kind", "case"), CASES)
 def test_two_ranks_equal_one(
     kind: str, case: str, two_ranks: tuple[Path, list[dict[str, Any]]], tiny: Path, tmp_path: Path
 ) -> None:
