@@ -42,13 +42,13 @@ class Cut(NamedTuple):
     @property
     def share(self) -> Ints:
         """Tokens of each sequence on a rank, int64 [sequences]."""
-        return self.padded // self.ranks
+        return np.floor_divide(self.padded, self.ranks)
 
     def positions(self, rank: int) -> Ints:
         """Return the position in its sequence of each token of a rank, int64 [tokens of a rank]."""
         share = self.share
-        column = np.arange(share.sum()) - np.repeat(_starts(share), share)
-        chunk = np.repeat(share // 2, share)
+        column: Ints = np.arange(share.sum()) - np.repeat(_starts(share), share)
+        chunk: Ints = np.repeat(share // 2, share)
         return np.where(column < chunk, rank * chunk, (2 * self.ranks - 2 - rank) * chunk) + column
 
     def tokens(self, rank: int) -> Ints:
@@ -186,7 +186,7 @@ class ContextSequences(PackedSequences):
         both = torch.cat([key.flatten(1), value.flatten(1)], 1)
         every = gather_from_sequence_parallel_region(both, tensor_parallel_output_grad=True, group=self.context)
         keys, values = torch.split(every, [key[0].numel(), value[0].numel()], 1)
-        return keys.unflatten(1, key.shape[1:]), values.unflatten(1, value.shape[1:])
+        return keys.reshape(-1, *key.shape[1:]), values.reshape(-1, *value.shape[1:])
 
     def keys(self, tokens: Tensor) -> Sequence[Tensor]:
         """Lay out keys or values of all ranks as grids, [sequences, longest, groups, size] each."""

@@ -53,6 +53,11 @@ class Layout:
                 "each rank has all experts of a layer: set expert-model-parallel-size and "
                 "expert-tensor-parallel-size to 1"
             )
+        if self.context > 1 and max(self.pipeline, self.expert, self.expert_tensor) > 1:
+            raise ImpossibleCombination(
+                f"context-parallel-size {self.context} runs with tensor and data parallel ranks: set "
+                "pipeline-model-parallel-size, expert-model-parallel-size and expert-tensor-parallel-size to 1"
+            )
         if architecture.experts is not None and self.tensor > 1:
             raise ImpossibleCombination(
                 "the trainer runs mixtures of experts without tensor parallelism: set tensor-model-parallel-size to 1"

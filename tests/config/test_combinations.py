@@ -98,7 +98,10 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ("--tree-packing --loss-type custom_loss --custom-loss-function-path a:b", "tree_packing|custom_loss"),
         ("--tree-packing --custom-model-provider-path a:b", "tree_packing|custom_model_provider_path"),
         ("--tree-packing --tinker 127.0.0.1:1", "tree_packing|tinker"),
-        ("--tree-packing --context-parallel-size 2", "tree_packing|context_parallel_size"),
+        (
+            "--tree-packing --context-parallel-size 2 --actor-num-gpus-per-node 2",
+            "tree_packing|context_parallel_size",
+        ),
         (
             "--rollout-max-context-len 10 --rollout-max-prompt-len 10",
             "rollout_max_prompt_len 10|rollout_max_context_len 10",

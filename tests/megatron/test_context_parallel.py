@@ -99,7 +99,6 @@ def compare(name: str, models: Path, out: Path, scratch: Path, ranks: int) -> No
     assert close(together[0]["weights"], alone["weights"], atol=2e-3, rtol=0)
 
 
-
 def close(ours: dict[Any, Tensor], theirs: dict[Any, Tensor], **tolerance: float) -> bool:
     """Compare tensors of the same names."""
     assert ours.keys() == theirs.keys()

@@ -146,9 +146,9 @@ Flags of the algorithm and the trainer, --dynamic-sampling-filter-path and --num
 def _retrain(parser: CommandParser) -> None:
     parser.description = """\
 Train steps of a run again from its log and compare them with the committed steps. No engine, NATS server or conductor
-is started. On the run's own topology (ranks, tensor and context parallel size) every step must be equal bit for bit; on another
-topology the report shows how far the weights differ. Exit code: 0 if every digest is equal; 1 if one differs, and the
-report names the first such step."""
+is started. On the run's own topology (ranks, tensor and context parallel size) every step must be equal bit for bit; on
+another topology the report shows how far the weights differ. Exit code: 0 if every digest is equal; 1 if one differs,
+and the report names the first such step."""
     option(parser, "--steps A:B", "steps A to B, both included; A:, :B and A too [all]")
     switch(parser, "--from-base", "start from the base checkpoint and ignore the run's own checkpoints")
     option(parser, "--hf-checkpoint FOLDER", "the base checkpoint, if it has moved since the run")
