@@ -17,9 +17,9 @@ LEAST = ("--hf-checkpoint", "model", "--num-rollout", "6", "--rm-type", "math")
 NOT_FACTS = frozenset((
     "apply_rope_fusion", "attention_softmax_in_fp32", "moe_aux_loss_coeff", "moe_grouped_gemm", "moe_permute_fusion",
     "moe_router_bias_update_rate", "moe_router_dtype", "moe_router_load_balancing_type", "moe_router_pre_softmax",
-    "moe_token_dispatcher_type",
+    "moe_token_dispatcher_type", "mscale", "mscale_all_dim",
 ))  # fmt: skip
-"""Flags of slime's files that say how a model runs, not what it is."""
+"""Flags of slime's files that say how a model runs, or that have no effect on it, as the scales without yarn."""
 
 
 def parse(*words: str) -> ParsedTrain:
