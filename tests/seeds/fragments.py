@@ -38,6 +38,7 @@ USUAL = {
 BESIDE = {
     "--use-opd": "--opd-type sglang --custom-rm-path slime.rollout.on_policy_distillation.reward_func "
     "--rm-url http://127.0.0.1:1/generate",
+    "full": "--recompute-method uniform --recompute-num-layers 1",
     "reinforce_plus_plus": "--normalize-advantages",
     "reinforce_plus_plus_baseline": "--normalize-advantages",
 }
@@ -60,7 +61,8 @@ def judge_fragment(name: str, fragment: Fragment) -> Verdict:
         words += preset_words(model)
     if "--hf-checkpoint" not in own or _folder(words) not in MODELS:
         words += ["--hf-checkpoint", model]
-    words += [more for word in fragment.words for more in BESIDE.get(word, "").split()]
+    beside = [BESIDE.get(word, "").split() for word in fragment.words]
+    words += [word for more in beside if not own & set(more) for word in more]
     if "--critic-num-gpus-per-node" in own:  # beside as many of the actor
         words += ["--actor-num-gpus-per-node", words[words.index("--critic-num-gpus-per-node") + 1]]
     own = set(words)
