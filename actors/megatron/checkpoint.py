@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from actors.megatron.checkpoint_writer import InProcessWriter
 from actors.megatron.cpu import stand_in
 from actors.megatron.optimizer import follow_weights
-from actors.megatron.sharded_state import is_sharded, load_sharded_state, shard_views, sharded_state
+from actors.megatron.sharded_state import is_sharded, load_sharded_state, parts_of, shard_views, sharded_state
 from actors.megatron.trained import Critic
 from actors.megatron.trainee import Trainee
 from actors.step.place import Axis
@@ -76,6 +76,7 @@ class PendingCheckpoint:
             "optimizer_steps": trainee.scheduler.num_steps,
             "tensor_model_parallel_size": trainee.place.tensor.size(),
             "data_parallel_size": trainee.place.data.size(),
+            "expert_model_parallel_size": trainee.place.size(Axis.EXPERT),
             "by_layer": by_layer,
         }
         self._parts = {partial: _request(trainee, partial, replicas, by_layer=by_layer, copied=copied)}
@@ -154,7 +155,14 @@ def load(trainee: Trainee, folder: str | Path, *, optimizer: bool = True, with_c
     checkpoint's critic; if the checkpoint has none, the critic is unchanged. Raises CheckpointMismatch if the folder is
     not a complete checkpoint or belongs to another model.
     """
-    by_layer = _mark(folder).get("by_layer", False)
+    mark = _mark(folder)
+    by_layer, experts = mark.get("by_layer", False), mark.get("expert_model_parallel_size", 1)
+    own = trainee.place.size(Axis.EXPERT)
+    if optimizer and experts != own:
+        raise CheckpointMismatch(
+            f"{folder} holds the optimizer's state of experts with expert-model-parallel-size {experts}, but this run "
+            f"has {own}: continue with {experts}, or load the weights alone (--no-load-optim)"
+        )
     _load(trainee, Path(folder), trainee.settings, optimizer=optimizer, by_layer=by_layer)
     if with_critic and trainee.critic is not None and (Path(folder) / CRITIC).is_dir():
         load_critic(trainee, folder, optimizer=optimizer)
@@ -210,8 +218,9 @@ def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings, *, op
             return
         if settings.optimizer == "adam":
             # Megatron omits the common step count if it is 0.
-            inner = state["optimizer"].get("optimizer", state["optimizer"])
-            inner["state"].setdefault("common_step", torch.zeros(()))
+            for own_part in parts_of(state["optimizer"], part.optimizer):
+                inner = own_part.get("optimizer", own_part)
+                inner["state"].setdefault("common_step", torch.zeros(()))
         # Values of a group that come from the settings: learning rates, betas, weight decay.
         own = [
             {name: value for name, value in group.items() if name not in ("params", "step")}

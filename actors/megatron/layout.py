@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,26 +39,26 @@ class Layout:
     @classmethod
     def of(cls, settings: TrainerSettings) -> Layout:
         """Return the layout that the settings ask for."""
+        tensor = settings.tensor_model_parallel_size  # of experts too, unless they have a number of their own
         return cls(
-            settings.tensor_model_parallel_size,
+            tensor,
             settings.pipeline_model_parallel_size,
             settings.context_parallel_size,
-            *(_ranks(settings.megatron.get(name), name) for name in EXPERT_AXES),
+            *(
+                _ranks(settings.megatron.get(name), name, default)
+                for name, default in zip(EXPERT_AXES, (1, tensor), strict=True)
+            ),
             *(_layers(settings.megatron.get(name), flag) for name, flag in STAGES.items()),
         )
 
     def check(self, architecture: Architecture) -> None:
         """Raise ImpossibleCombination if the model cannot be cut like this."""
-        if self.expert > 1 or self.expert_tensor > 1:
-            raise ImpossibleCombination(
-                "each rank has all experts of a layer: set expert-model-parallel-size and "
-                "expert-tensor-parallel-size to 1"
-            )
-        if self.context > 1 and max(self.pipeline, self.expert, self.expert_tensor) > 1:
+        if self.context > 1 and (max(self.pipeline, self.expert) > 1 or self.expert_tensor not in (1, self.tensor)):
             raise ImpossibleCombination(
                 f"context-parallel-size {self.context} runs with tensor and data parallel ranks: set "
                 "pipeline-model-parallel-size, expert-model-parallel-size and expert-tensor-parallel-size to 1"
             )
+        self._check_experts(architecture)
         if architecture.experts is not None and self.tensor > 1:
             raise ImpossibleCombination(
                 "the trainer runs mixtures of experts without tensor parallelism: set tensor-model-parallel-size to 1"
@@ -72,6 +73,38 @@ class Layout:
                 raise ImpossibleCombination(
                     f"{name} {size} of the checkpoint cannot be cut over tensor-model-parallel-size {self.tensor}"
                 )
+
+    def _check_experts(self, architecture: Architecture) -> None:
+        """Raise ImpossibleCombination if the experts of a layer cannot be cut like this."""
+        experts = architecture.experts
+        if experts is None:
+            if self.expert > 1 or self.expert_tensor not in (1, self.tensor):
+                raise ImpossibleCombination(
+                    f"{architecture.model_class} has no experts: leave out expert-model-parallel-size and "
+                    "expert-tensor-parallel-size"
+                )
+            return
+        cuts = (
+            (experts.count, "experts of a layer", "expert-model-parallel-size", self.expert),
+            (
+                experts.ffn_hidden_size,
+                "inner values of an expert",
+                "expert-tensor-parallel-size",
+                self.expert_tensor,
+            ),
+        )
+        for size, what, flag, ranks in cuts:
+            if size % ranks:
+                raise ImpossibleCombination(f"{size} {what} in the checkpoint cannot be cut over {flag} {ranks}")
+
+    def check_ranks(self, ranks: int) -> None:
+        """Raise ImpossibleCombination if a trainer cannot have this number of ranks."""
+        own = {"tensor": self.tensor, "pipeline": self.pipeline, "context": self.context}
+        of_experts = {"expert": self.expert, "expert-tensor": self.expert_tensor, "pipeline": self.pipeline}
+        for axes in (own, of_experts):
+            if ranks % math.prod(axes.values()):
+                product = " x ".join(f"{size} ({axis} parallel)" for axis, size in axes.items())
+                raise ImpossibleCombination(f"{ranks} trainer ranks do not divide into groups of {product}")
 
     def _check_stages(self, layers: int) -> None:
         """Raise ImpossibleCombination if the stages do not have all layers, the middle ones the same number each."""
@@ -119,10 +152,10 @@ def check_routing_replay(settings: TrainerSettings, architecture: Architecture) 
         raise ImpossibleCombination("use-routing-replay needs a router of Megatron's: leave out moe-router-fusion")
 
 
-def _ranks(value: object, name: str) -> int:
-    """Return a number of ranks; 1 if it is not set. Raises InvalidValue."""
+def _ranks(value: object, name: str, default: int) -> int:
+    """Return a number of ranks; `default` if it is not set. Raises InvalidValue."""
     if value is None:
-        return 1
+        return default
     if type(value) is not int or value < 1:
         raise InvalidValue(f"--{name.replace('_', '-')} {value!r}: it takes a whole number above 0")
     return value

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from actors.megatron.attention import PackedSequences, give_ends_to_kernels
 from actors.megatron.cpu import has_transformer_engine, on_cpu, stand_in
+from actors.megatron.cpu_dispatcher import install_dispatcher
 from actors.megatron.families.architecture import SAME_NAMES, Architecture
 from actors.megatron.families.expert_layers import expert_config
 from actors.megatron.families.latent_layers import latent_config
@@ -148,6 +149,7 @@ def build_model(
     than the checkpoint.
     """
     usual = partial(_usual_model, architecture, config, kind)
+    install_dispatcher()
     with stand_in():
         model: torch.nn.Module = usual() if own is None else own_model(own, Building(args, config, usual))
         if type(model) is GPTModel:

@@ -67,19 +67,18 @@ def build_optimizer(
     }
     with stand_in():
         optimizer = get_megatron_optimizer(OptimizerConfig(**{**flags.optimizer, **own}), [model])
-        if on_cpu() or isinstance(optimizer.optimizer, TORCH_OWN):
-            for group in optimizer.optimizer.param_groups:
-                group["fused"] = True
-            ensure_state(optimizer, settings)
         for part in optimizer.chained_optimizers:
+            if on_cpu() or isinstance(part.optimizer, TORCH_OWN):
+                for group in part.optimizer.param_groups:
+                    group["fused"] = True
+                ensure_state(part.optimizer, settings)
             # Megatron calls this function when it loads a checkpoint, but defines none for SGD.
             part.init_state_fn = part.init_state_fn or (lambda *_: None)
     return optimizer
 
 
-def ensure_state(optimizer: ChainedOptimizer, settings: TrainerSettings) -> None:
+def ensure_state(inner: torch.optim.Optimizer, settings: TrainerSettings) -> None:
     """Give each parameter without state the state of its first step: a checkpoint is loaded into existing state."""
-    inner = optimizer.optimizer
     for group in inner.param_groups:
         for parameter in group["params"]:
             state = inner.state[parameter]

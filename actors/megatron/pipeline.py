@@ -29,6 +29,8 @@ from schemas.doc import doc
 
 def has_output(model: torch.nn.Module) -> bool:
     """Return whether this rank has the model's last stage, which alone has an output layer."""
+    if parallel_state.get_pipeline_model_parallel_world_size() == 1:
+        return True
     is_last: bool = get_attr_wrapped_model(model, "post_process")
     return is_last
 

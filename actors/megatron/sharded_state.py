@@ -83,18 +83,18 @@ def shards(optimizer: ChainedOptimizer) -> Iterator[Shard]:
 
 def step_count(optimizer: ChainedOptimizer) -> int:
     """Return the number of Adam's steps, which torch counts per parameter and Transformer Engine per group."""
-    inner = optimizer.optimizer
-    of_groups = [group["step"] for group in inner.param_groups if "step" in group]
-    of_parameters = [state["step"] for state in inner.state.values() if "step" in state]
+    inner = [part.optimizer for part in optimizer.chained_optimizers]
+    of_groups = [group["step"] for part in inner for group in part.param_groups if "step" in group]
+    of_parameters = [state["step"] for part in inner for state in part.state.values() if "step" in state]
     return int(next(iter((*of_groups, *of_parameters)), 0))
 
 
-def sharded_state(optimizer: ChainedOptimizer, model_state: Mapping[str, Any]) -> dict[str, Any]:
+def sharded_state(optimizer: ChainedOptimizer, model_state: Mapping[str, Any]) -> dict[Any, Any]:
     """Return the state that this rank writes to, or reads from, a checkpoint; reading fills it in place.
 
     model_state: Megatron's sharded state of the model, which gives names and offsets.
     """
-    inner, config = optimizer.optimizer, optimizer.chained_optimizers[0].config
+    config = optimizer.chained_optimizers[0].config
     kinds = (ShardedTensor, ShardedTensorFactory)
     places = {id(place.data): place for place in nested_values(model_state) if isinstance(place, kinds)}
     blocks = {
@@ -102,13 +102,24 @@ def sharded_state(optimizer: ChainedOptimizer, model_state: Mapping[str, Any]) -
         for index, shard in enumerate(shards(optimizer))
         for name, flat in shard.tensors.items()
     }
-    groups = [
-        {name: value for name, value in group.items() if name not in ("params", "step")} for group in inner.param_groups
-    ]
     step = step_count(optimizer)
     # Every rank reads these entries, at the same keys as those of an undivided optimizer.
-    common = {"param_groups": groups, "state": {"common_step": torch.tensor(float(step))} if step else {}}
-    return ({"optimizer": common} if config.bf16 or config.fp16 else common) | {"blocks": blocks}
+    common: list[dict[Any, Any]] = []
+    for part in optimizer.chained_optimizers:
+        groups = [
+            {name: value for name, value in group.items() if name not in ("params", "step")}
+            for group in part.optimizer.param_groups
+        ]
+        state = {"param_groups": groups, "state": {"common_step": torch.tensor(float(step))} if step else {}}
+        common.append({"optimizer": state} if config.bf16 or config.fp16 else state)
+    entries: dict[Any, Any] = common[0] if len(common) == 1 else dict(enumerate(common))
+    return entries | {"blocks": blocks}
+
+
+def parts_of(state: Mapping[Any, Any], optimizer: ChainedOptimizer) -> list[dict[str, Any]]:
+    """Return the entries of each part of the optimizer, of which there are two if experts are on several ranks."""
+    parts = len(optimizer.chained_optimizers)
+    return [dict(state)] if parts == 1 else [state[part] for part in range(parts)]
 
 
 def shard_views(state: Mapping[str, Any]) -> dict[str, list[Tensor]]:
@@ -123,13 +134,15 @@ def load_sharded_state(
     for name, blocks in views.items():
         for view, tensor in zip(blocks, loaded["blocks"][name], strict=True):
             view.copy_(tensor)
-    step = loaded.get("optimizer", loaded)["state"]["common_step"]
+    first = parts_of(loaded, optimizer)[0]
+    step = first.get("optimizer", first)["state"]["common_step"]
     for group in optimizer.param_groups:
         if "step" in group:
             group["step"] = int(step)
-    for state in optimizer.optimizer.state.values():
-        if "step" in state:
-            state["step"].fill_(float(step))
+    for part in optimizer.chained_optimizers:
+        for state in part.optimizer.state.values():
+            if "step" in state:
+                state["step"].fill_(float(step))
 
 
 def _blocks(

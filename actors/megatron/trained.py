@@ -11,6 +11,7 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from torch import Tensor
 
 from actors.megatron.cpu import stand_in
+from actors.megatron.equal_passes import EqualPasses, most_passes, shares_experts
 from actors.megatron.forward import Packed, response_outputs
 from actors.megatron.pipeline import Pipeline, has_output
 from actors.step.heartbeat import beat
@@ -40,7 +41,8 @@ SCHEDULES: Mapping[str, Callable[[DistributedDataParallel, ChainedOptimizer], Sc
 def schedule_of(model: DistributedDataParallel, optimizer: ChainedOptimizer) -> Schedule:
     """Return the schedule of a model: a pipeline if its layers are cut over ranks."""
     kind = PIPELINE if model.config.pipeline_model_parallel_size > 1 else SINGLE
-    return SCHEDULES[kind](model, optimizer)
+    schedule = SCHEDULES[kind](model, optimizer)
+    return EqualPasses(schedule, model) if shares_experts() else schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Trained:
             before()
             figures = self.schedule.run(batches, forward, loss, Gradients.COMPLETE)
         with timed("gradients"):
-            if not batches and self.model.ddp_config.overlap_grad_reduce:
+            if self.model.ddp_config.overlap_grad_reduce and not most_passes(len(batches)):
                 self.model.start_grad_sync()  # with micro batches, the last backward pass starts it
             finalize_model_grads([self.model])
         with timed("optimizer"), stand_in():

@@ -22,6 +22,7 @@ from actors.megatron.cpu import install, on_cpu
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.forward import Packed, pack, pack_sequences, response_log_probs
 from actors.megatron.frozen_model import FrozenModel
+from actors.megatron.layout import Layout
 from actors.megatron.routes import Routes
 from actors.megatron.trained import Critic, Trained, schedule_of
 from actors.megatron.tree_batch import pack_tree
@@ -55,6 +56,8 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
         further = {"pipeline-model-parallel-size": stages, "context-parallel-size": context}
         times = [f" times {name} {size}" for name, size in further.items() if size > 1]
         raise TrainerError(f"{world_size} ranks do not divide by tensor-model-parallel-size {tensor}{''.join(times)}")
+    layout = Layout.of(settings)
+    layout.check_ranks(world_size)
     check_device()
     install()
     device = torch.device("cpu") if on_cpu() else _take_gpu(rank)
@@ -72,6 +75,8 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
         tensor,
         stages,
         context_parallel_size=context,
+        expert_model_parallel_size=layout.expert,
+        expert_tensor_parallel_size=layout.expert_tensor,
         distributed_timeout_minutes=settings.distributed_timeout_minutes,
     )
     if not on_cpu():

@@ -54,6 +54,7 @@ def run(model: Path, out: Path, name: str, case: Case, rank: int, world: int, ma
     layout = Layout.of(settings)
     memory = rank_memory(trainer.trainee.architecture, layout, world, stage=rank // (world // layout.pipeline))
     assert memory.parameters == sum(parameter.numel() for parameter in trainer.trainee.model.parameters())
+    begun = digests(trainer)
     first = trainer.train(make_batch())
     gradients = {name: tensor.contiguous() for name, tensor in gradients_of(trainer).items()}
     weights = {name: tensor.clone() for name, tensor in trainer.export_weights()}
@@ -69,13 +70,14 @@ def run(model: Path, out: Path, name: str, case: Case, rank: int, world: int, ma
     trainer.train(make_batch(1))
     resumed, loaded = digests(trainer), {}
     for other in case.loads:
-        trainer.load_checkpoint(out / f"{other}-2")
+        trainer.load_checkpoint(out / f"{other}-{world}")
         loaded[other] = digests(trainer)
     trainer.close()
     figures = [{k: v for k, v in step.metrics.items() if not k.startswith("seconds")} for step in (first, second)]
     return {
         "metrics": figures,
         "log_probs": passed.log_probs.tolist(),
+        "begun": begun,
         "saved": saved,
         "end": end,
         "resumed": resumed,

@@ -150,8 +150,8 @@ def test_a_layer_pattern_is_read_and_never_run(pattern: object, layers: list[int
     ("setting", "reason"),
     [
         ({"tensor_model_parallel_size": 2}, "tensor-model"),
-        ({"megatron": {"expert_model_parallel_size": 2}}, "expert-model"),
-        ({"megatron": {"expert_tensor_parallel_size": 2}}, "expert-tensor"),
+        ({"megatron": {"expert_model_parallel_size": 3}}, "expert-model"),
+        ({"megatron": {"expert_tensor_parallel_size": 5}}, "expert-tensor"),
     ],
 )
 def test_a_layout_that_cannot_run_experts_is_refused(setting: dict[str, Any], reason: str) -> None:

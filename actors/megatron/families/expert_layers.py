@@ -59,10 +59,19 @@ def expert_config(architecture: Architecture, flags: Mapping[str, object]) -> di
         "moe_router_dtype": flags.get("moe_router_dtype") or "fp32",
         "moe_grouped_gemm": False,
         "moe_permute_fusion": False,
-        # It needs no CUDA stream. Each rank has all experts of a layer, so that no dispatcher sends anything.
-        "moe_token_dispatcher_type": "allgather",
+        "moe_token_dispatcher_type": _dispatcher(flags),
     }
     ignored = [name for name in IGNORED if flags.get(name) and flags[name] != fields.get(name)]
     if ignored:
-        logger.warning("experts run one after the other, all on each rank: %s have no effect", ", ".join(ignored))
+        logger.warning("experts run one after the other: %s have no effect", ", ".join(ignored))
     return fields
+
+
+def _dispatcher(flags: Mapping[str, object]) -> str:
+    """Return the name of Megatron's dispatcher of tokens.
+
+    The first needs no CUDA stream, and sends nothing if each rank has all experts of a layer. If not, it would need the
+    same number of tokens on each rank.
+    """
+    axes = ("expert_model_parallel_size", "expert_tensor_parallel_size")
+    return "allgather" if all((flags.get(axis) or 1) == 1 for axis in axes) else "alltoall"

@@ -54,7 +54,9 @@ def check_parallelism(settings: TrainSettings) -> None:
 
     if not settings.debug.debug_rollout_only:
         architecture = read_architecture(settings.trainer.hf_checkpoint)
-        Layout.of(settings.trainer).check(architecture)
+        layout = Layout.of(settings.trainer)
+        layout.check(architecture)
+        layout.check_ranks(settings.trainer.world_size)
         check_routing_replay(settings.trainer, architecture)
 
 

@@ -105,6 +105,12 @@ def _layout(settings: TrainSettings) -> Iterator[str]:
                 f"{name} does not go with pipeline_model_parallel_size {pipeline}: a stage of the pipeline may have no "
                 "trained parameter. Leave one of them out."
             )
+        if trainer.megatron.get("expert_model_parallel_size", 1) != 1 and getattr(trainer, name):
+            yield (
+                f"{name} does not go with expert_model_parallel_size "
+                f"{trainer.megatron['expert_model_parallel_size']}: a rank's experts may have no trained parameter. "
+                "Leave one of them out."
+            )
     copy = tensor * pipeline * trainer.context_parallel_size
     if min(copy, trainer.world_size) < 1:
         return
