@@ -29,15 +29,15 @@ from schemas.text import raised_text
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.training.save_progress import SaveProgress, SaveState
 from storage.object_store import fsync
+from storage.weights.folder_formats import MARK, FolderFormat, format_of
 
-MARK = "trainer.json"
 CRITIC = "critic"
 """Folder of the critic in a checkpoint."""
 
 
 def is_checkpoint(folder: str | Path) -> bool:
     """Return whether the folder holds a complete trainer checkpoint."""
-    return (Path(folder) / MARK).is_file()
+    return format_of(folder) is FolderFormat.OURS
 
 
 def save(trainee: Trainee, folder: str | Path) -> None:

@@ -54,7 +54,7 @@ def build_critic(
     flags: MegatronFlags,
     place: Place,
 ) -> Critic:
-    """Return a new critic with the weights of a Hugging Face folder: `critic_load`, or the policy's initial weights.
+    """Return a new critic with the weights of `critic_load`, or the policy's initial weights.
 
     If the folder has a value head (`score.weight`, as reward models have), the head is loaded; if not, it is random by
     the seed. Raises CheckpointMismatch.
@@ -71,8 +71,10 @@ def build_critic(
             seeded = torch.Generator().manual_seed(settings.seed)
             head.weight.copy_(torch.randn(head.weight.shape, generator=seeded) * HEAD_STD)
             head.bias.zero_()
-    folders = [path for path in (settings.critic_load, settings.load) if path and not checkpoint.is_checkpoint(path)]
-    load_hf_weights(model, headless, [*folders, settings.hf_checkpoint][0], place)
+    starts = (settings.critic_load, None), (settings.load, settings.ckpt_step)
+    folders = [(path, step) for path, step in starts if path and not checkpoint.is_checkpoint(path)]
+    folder, step = [*folders, (settings.hf_checkpoint, None)][0]
+    load_hf_weights(model, headless, folder, place, step)
     wrapped = wrap_data_parallel(model, config, own, flags)
     optimizer = build_optimizer(wrapped, own, flags)
     return Critic(wrapped, optimizer, build_scheduler(optimizer, own, flags.scheduler))

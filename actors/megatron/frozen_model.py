@@ -44,13 +44,14 @@ class FrozenModel:
         residence: Residence,
         policy: torch.nn.Module,
         place: Place,
+        step: int | None = None,
     ) -> FrozenModel:
-        """Load the weights of a Hugging Face folder; collective.
+        """Load the weights of a folder of one of `FORMATS`; collective.
 
-        policy: see `Residence`. Raises CheckpointMismatch.
+        policy: see `Residence`. step: the iteration of a torch_dist folder. Raises CheckpointMismatch.
         """
         frozen = cls(architecture, residence, place)
-        frozen._fill(folder, policy)
+        frozen._fill(folder, policy, step)
         return frozen
 
     def become(self, stored: StoredVersion, policy: torch.nn.Module) -> None:
@@ -66,9 +67,9 @@ class FrozenModel:
             )
         self.version = stored.version
 
-    def _fill(self, folder: str, policy: torch.nn.Module) -> None:
+    def _fill(self, folder: str, policy: torch.nn.Module, step: int | None = None) -> None:
         with self.residence.present(policy, keep=True) as model:
-            load_hf_weights(model, self.architecture, folder, self.place)
+            load_hf_weights(model, self.architecture, folder, self.place, step)
             self.digest = model_digest(model, self.architecture, self.place)
 
 
@@ -105,7 +106,8 @@ def load_frozen(
     """
     frozen, base, teacher = dict[str, FrozenModel](), settings.hf_checkpoint, settings.opd_teacher_load
     if estimator_of(algorithm).needs_reference(algorithm):
-        frozen[REFERENCE] = FrozenModel.load(settings.ref_load or base, policy, room.alike(), room.policy, place)
+        folder, step = (settings.ref_load, settings.ref_ckpt_step) if settings.ref_load else (base, None)
+        frozen[REFERENCE] = FrozenModel.load(folder, policy, room.alike(), room.policy, place, step)
     if algorithm.use_opd and teacher is not None:
         check_vocabulary(base, teacher)
         architecture = read_architecture(teacher)

@@ -14,6 +14,7 @@ from actors.megatron.cpu import has_transformer_engine, on_cpu
 from actors.megatron.critic import build_critic
 from actors.megatron.families.registry import read_architecture
 from actors.megatron.flags import sort_flags
+from actors.megatron.formats.registry import check_beginning
 from actors.megatron.frozen import freeze
 from actors.megatron.frozen_model import Residences, load_frozen
 from actors.megatron.model import build_model, transformer_config
@@ -70,8 +71,8 @@ class TrainerRank(Backend):
     ) -> None:
         """Join the other ranks at `master` and load the weights.
 
-        master: "host:port" of rank 0. The weights are those of `settings.load`, a trainer checkpoint or a Hugging Face
-        folder, or else those of `settings.hf_checkpoint`. shown: the `args` of the user's functions; by default these
+        master: "host:port" of rank 0. The weights are those of `settings.load`, a folder of one of `FORMATS`, or else
+        those of `settings.hf_checkpoint`. shown: the `args` of the user's functions; by default these
         settings.
 
         Raises CheckpointMismatch, ConfigError for settings that exclude each other, TrainerError if ranks are missing,
@@ -109,8 +110,10 @@ class TrainerRank(Backend):
         settings, architecture, place = self._settings, self._architecture, self.place
         load, base = settings.load, settings.hf_checkpoint
         saved = load if load and checkpoint.is_checkpoint(load) else None
+        first, step = (base, None) if saved or not load else (load, settings.ckpt_step)
+        check_beginning(first, step, optimizer=settings.load_optim)
         policy = self._build()
-        load_hf_weights(policy, architecture, base if saved else load or base, place)
+        load_hf_weights(policy, architecture, first, place, step)
         freeze(policy, settings)
         room = Residences(policy, self._build, place.device, on_host=waits_on_host())
         frozen = load_frozen(architecture, settings, self._algorithm, self._flags.transformer, room, place)

@@ -3,39 +3,26 @@
 A `Rule` per Megatron parameter (families/rules.py) names its Hugging Face tensors and says how it is cut over ranks.
 """
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from actors.megatron.families.architecture import Architecture
-from actors.megatron.families.registry import family_of
+from actors.megatron.families.model_rules import whole_rules
 from actors.megatron.families.rules import Copy, Rule
+from actors.megatron.formats.registry import open_weights
+from actors.megatron.formats.weights import check_weights
 from actors.megatron.holders import Holder, holders
 from actors.step.heartbeat import beat, beating
 from actors.step.place import Place
-from schemas.errors import CheckpointMismatch
 from storage.digests import TensorDigest, tensor_digests
 from storage.weights.shards import TensorBytes
-
-
-class _Slice(Protocol):
-    def get_shape(self) -> list[int]: ...
-
-
-class _TensorFile(Protocol):
-    def get_tensor(self, name: str) -> Tensor: ...
-
-    def get_slice(self, name: str) -> _Slice: ...
-
 
 EMBEDDING = "embedding.word_embeddings.weight"
 VALUE_BIAS = "output_layer.bias"
@@ -51,15 +38,7 @@ def model_rules(model: torch.nn.Module, arch: Architecture) -> dict[str, Rule]:
 
 def rules_of(names: Iterable[str], arch: Architecture) -> dict[str, Rule]:
     """Return the rules of a model's tensors by Megatron name, in the order of `names`."""
-    table, names = (arch.vocab_size, arch.hidden_size), list(names)
-    rules: dict[str, Rule] = {
-        EMBEDDING: Copy.of("model.embed_tokens.weight", *table, cut=0),
-        "decoder.final_layernorm.weight": Copy.of("model.norm.weight", arch.hidden_size),
-        "output_layer.weight": Copy.of("lm_head.weight", *table, cut=0),
-    }
-    family = family_of(arch)
-    for layer in range(arch.num_layers):
-        rules |= family.layer_rules(arch, layer)
+    rules, names = whole_rules(arch), list(names)
     if VALUE_BIAS in names:
         rules["output_layer.weight"] = Copy.of("score.weight", 1, arch.hidden_size)
         rules[VALUE_BIAS] = Copy.of("score.bias", 1)
@@ -120,33 +99,34 @@ def _whole_name(name: str, numbers: Mapping[str, int]) -> str:
 
 
 @torch.no_grad()
-def load_hf_weights(model: torch.nn.Module, arch: Architecture, folder: str | Path, place: Place) -> None:
-    """Load the model from a Hugging Face folder of safetensors; each rank loads its slice. Collective.
+def load_hf_weights(
+    model: torch.nn.Module, arch: Architecture, folder: str | Path, place: Place, step: int | None = None
+) -> None:
+    """Load the model from a Hugging Face folder, or another of `FORMATS`; each rank loads its slice. Collective.
 
-    If the folder has no value head, a critic's head is unchanged. Raises CheckpointMismatch for a missing or unexpected
-    tensor or a wrong shape, before the model is changed.
+    If the folder has no value head, a critic's head is unchanged. step: the iteration of a torch_dist folder. Raises
+    CheckpointMismatch for a missing or unexpected tensor or a wrong shape, before the model is changed.
     """
     own = dict(named_tensors(model))
     rules = rules_of(holders(own, place), arch)
-    with ExitStack() as files:
-        tensors = _open_folder(Path(folder), files)
+    with closing(open_weights(folder, arch, step)) as weights:
         if VALUE_BIAS in rules:
-            rules = {name: rule for name, rule in rules.items() if not _is_headless(rule, tensors)}
-        _check_tensors(tensors, rules, arch, str(folder))
+            rules = {name: rule for name, rule in rules.items() if not _is_headless(rule, weights.names)}
+        check_weights(weights, rules, arch, str(folder))
         for name, tensor in own.items():
             if (rule := rules.get(name)) is None:
                 continue
-            whole, group = [tensors[hf_name].get_tensor(hf_name) for hf_name in rule.names], place.group(rule.axis)
+            whole, group = [weights.tensor(hf_name) for hf_name in rule.names], place.group(rule.axis)
             tensor.copy_(rule.merge(whole, group.rank(), group.size()))
             beat()
         for copy in filter(is_tied_copy, model.parameters()):
             rule = rules[EMBEDDING]
-            (table,) = (tensors[hf_name].get_tensor(hf_name) for hf_name in rule.names)
+            (table,) = (weights.tensor(hf_name) for hf_name in rule.names)
             copy.copy_(rule.merge([table], place.tensor.rank(), place.tensor.size()))
 
 
-def _is_headless(rule: Rule, tensors: Mapping[str, object]) -> bool:
-    return rule.names[0].startswith("score.") and rule.names[0] not in tensors
+def _is_headless(rule: Rule, names: Collection[str]) -> bool:
+    return rule.names[0].startswith("score.") and rule.names[0] not in names
 
 
 def export_hf_weights(model: torch.nn.Module, arch: Architecture, place: Place) -> Iterator[tuple[str, Tensor]]:
@@ -200,46 +180,6 @@ def gathered(rule: Rule, part: Tensor, place: Place) -> list[Tensor]:
 def hf_tensors(rule: Rule, parts: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Yield the whole Hugging Face tensors by name, from the `gathered` parts."""
     return zip(rule.names, (tensor.contiguous() for tensor in rule.split(parts)), strict=True)
-
-
-def _open_folder(folder: Path, files: ExitStack) -> dict[str, _TensorFile]:
-    """Return the open safetensors file of each tensor, by the tensor's name."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    elif (folder / "model.safetensors").is_file():
-        shards = ["model.safetensors"]
-    else:
-        raise CheckpointMismatch(f"{folder} has neither model.safetensors nor model.safetensors.index.json")
-    tensors = {}
-    for shard in shards:
-        try:
-            file = files.enter_context(safe_open(str(folder / shard), framework="pt"))
-        except (OSError, SafetensorError) as error:
-            raise CheckpointMismatch(f"{folder / shard} cannot be read: {error}; download it again") from error
-        tensors.update(dict.fromkeys(file.keys(), file))
-    return tensors
-
-
-def _check_tensors(
-    tensors: Mapping[str, _TensorFile], rules: Mapping[str, Rule], arch: Architecture, where: str
-) -> None:
-    expected = {name: shape for rule in rules.values() for name, shape in zip(rule.names, rule.shapes, strict=True)}
-    missing = sorted(expected.keys() - tensors.keys())
-    # A tied checkpoint may repeat the embedding as lm_head; old checkpoints carry RoPE frequencies.
-    unexpected = sorted(
-        name
-        for name in tensors.keys() - expected.keys()
-        if not ((arch.tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq"))
-    )
-    problems = [f"{name}: missing" for name in missing] + [f"{name}: unexpected" for name in unexpected]
-    for name in sorted(expected.keys() & tensors.keys()):
-        shape = tuple(tensors[name].get_slice(name).get_shape())
-        if shape != expected[name]:
-            problems.append(f"{name}: shape {list(shape)}, but the model has {list(expected[name])}")
-    if problems:
-        shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
-        raise CheckpointMismatch(f"{where} does not fit its config.json: {shown}")
 
 
 # Names of dtypes in safetensors.

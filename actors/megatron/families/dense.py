@@ -91,14 +91,15 @@ class Dense:
             ours + "input_layernorm.weight": input_norm,
             attention + "linear_qkv.layer_norm_weight": input_norm,
             attention + "linear_qkv.weight": qkv("weight", hidden),
-            attention + "linear_qkv.bias": qkv("bias"),
             attention + "linear_proj.weight": Copy.of(theirs + "self_attn.o_proj.weight", hidden, queries, cut=1),
             ours + "pre_mlp_layernorm.weight": mlp_norm,
             ours + "mlp.linear_fc1.layer_norm_weight": mlp_norm,
             ours + "mlp.linear_fc1.weight": GateUp.of(gate_up, wide, hidden),
             ours + "mlp.linear_fc2.weight": Copy.of(mlp + "down_proj.weight", hidden, wide, cut=1),
         }
-        for letter in "qk":
+        if architecture.add_qkv_bias:
+            rules[attention + "linear_qkv.bias"] = qkv("bias")
+        for letter in "qk" if architecture.qk_layernorm else "":
             rules[f"{attention}{letter}_layernorm.weight"] = Copy.of(f"{theirs}self_attn.{letter}_norm.weight", head)
         return rules
 

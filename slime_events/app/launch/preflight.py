@@ -37,6 +37,7 @@ from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import check_call, load_function
 from slime_events.plugins.step_functions import POINTS, StepFunction
 from slime_events.plugins.trainer_points import points_in_use
+from storage.weights.folder_formats import FolderFormat, format_of, iteration_folder
 
 KNOCK_S = 2.0
 """Seconds in which a server must accept a connection, for all its addresses together."""
@@ -300,7 +301,11 @@ def _check_folders(settings: TrainSettings) -> None:
     if run.archive_url:
         _try("--archive-url", _check_unused, run.archive_url, run.run)
     if trainer.load:
-        _try("--load", _check_checkpoint, trainer.load)
+        _try("--load", _check_checkpoint, trainer)
+    if trainer.ref_load and format_of(trainer.ref_load) is FolderFormat.TORCH_DIST:
+        _try("--ref-load", iteration_folder, trainer.ref_load, trainer.ref_ckpt_step, "--ref-ckpt-step")
+    elif trainer.ref_ckpt_step is not None:
+        raise InvalidValue(f"--ref-ckpt-step {trainer.ref_ckpt_step}: {trainer.ref_load} has no iterations")
 
 
 def _check_servers(settings: TrainSettings) -> None:
@@ -340,14 +345,20 @@ def _check_unused(url: str, run: str) -> None:
         )
 
 
-def _check_checkpoint(folder: str) -> None:
-    path = Path(folder)
-    if not (path / "trainer.json").is_file() and not (path / "config.json").is_file():
-        problem = "does not exist" if not path.exists() else "is neither a trainer checkpoint nor a Hugging Face folder"
+def _check_checkpoint(trainer: TrainerSettings) -> None:
+    from actors.megatron.formats.registry import check_beginning
+
+    folder = str(trainer.load)
+    if format_of(folder) is None:
+        exists = Path(folder).exists()
+        problem = (
+            "is neither a trainer checkpoint, a Hugging Face nor a torch_dist folder" if exists else "does not exist"
+        )
         raise InvalidValue(
             f"--load {folder} {problem}: leave --load out to begin with --hf-checkpoint, or give a folder in "
             "<run>/checkpoints or the folder of a model (to continue an interrupted run, use `slime-events resume`)"
         )
+    check_beginning(folder, trainer.ckpt_step, optimizer=trainer.load_optim)
 
 
 def _knock(urls: str) -> None:

@@ -1,7 +1,8 @@
-"""`as_in_slime`: drop folders in slime's launch scripts that are missing or hold checkpoints in Megatron's format.
+"""`as_in_slime`: the folder that a run begins with, by the rules of slime's launch scripts.
 
-Such a script has `--ref-load MODEL_torch_dist`, which slime's tool makes from `--hf-checkpoint MODEL`. It has the same
-folder as `--load` and `--save`, which is empty at the first start. Both mean that the run begins with the model.
+Such a script has `--ref-load MODEL_torch_dist`, which slime's tool makes from `--hf-checkpoint MODEL`, and the same
+folder as `--load` and `--save`, which is empty at the first start. The run then begins with `--ref-load`. If nobody has
+made MODEL_torch_dist, it is MODEL.
 """
 
 from pathlib import Path
@@ -9,28 +10,43 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.trainer import TrainerSettings
+from storage.weights.folder_formats import FolderFormat, format_of
 
 CONVERTED = "_torch_dist"
 """Suffix of a converted model's name in slime's documentation."""
 
 
 def as_in_slime(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
-    """Return the settings without these folders, and a sentence for each of them."""
+    """Return the settings with the folders that the run reads, and a sentence for each change."""
     trainer, notes = settings.trainer, list[str]()
     model = trainer.hf_checkpoint
-    for name in ("ref_load", "load"):
+    steps = {"ref_load": "ref_ckpt_step", "load": "ckpt_step"}
+    for name, step in steps.items():
         path = getattr(trainer, name)
         if path and _is_converted(path, model):
-            trainer = replace(trainer, **{name: None})
+            trainer = replace(trainer, **{name: None, step: None})
             notes.append(f"{name} {path} is ignored: it is {model} in Megatron's format, and the run reads {model}.")
     if trainer.load and trainer.save and _same(trainer.load, trainer.save) and not _holds_any(Path(trainer.load)):
-        notes.append(f"load {trainer.load} holds no checkpoint yet, so the run begins with {model}, as in slime.")
-        trainer = replace(trainer, load=None)
+        begin = f"load {trainer.load} holds no checkpoint yet, so the run begins with"
+        trainer, first = _from_reference(trainer)
+        notes.append(f"{begin} {first}, as in slime.")
+    elif trainer.load is None and trainer.ref_load and format_of(trainer.ref_load) is FolderFormat.TORCH_DIST:
+        trainer, first = _from_reference(trainer)
+        notes.append(f"load is not set, so the run begins with {first}, as in slime.")
     return replace(settings, trainer=trainer), notes
 
 
+def _from_reference(trainer: TrainerSettings) -> tuple[TrainerSettings, str]:
+    """Return the settings that begin with `ref_load`, or without it with `hf_checkpoint`, and a text for the folder."""
+    if not trainer.ref_load:
+        return replace(trainer, load=None, ckpt_step=None), trainer.hf_checkpoint
+    begun = replace(trainer, load=trainer.ref_load, ckpt_step=trainer.ref_ckpt_step, load_optim=False)
+    return begun, f"ref_load {trainer.ref_load}"
+
+
 def _is_converted(path: str, model: str) -> bool:
-    return bool(model) and _same(path, model.rstrip("/") + CONVERTED) and not Path(path, "config.json").exists()
+    return bool(model) and _same(path, model.rstrip("/") + CONVERTED) and format_of(path) is None
 
 
 def _same(first: str, second: str) -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from schemas.errors import InvalidValue
 from slime_events.core.config.settings import TrainSettings
+from storage.weights.folder_formats import FolderFormat, format_of
 
 
 def missing_paths(settings: TrainSettings) -> list[str]:
@@ -26,14 +27,18 @@ def missing_paths(settings: TrainSettings) -> list[str]:
                 cure += ", or leave --ref-load out if the reference is the model of hf_checkpoint"
             problems.append(f"{name} {path} does not exist: {cure}.")
         elif path and "://" not in path and not Path(path, "config.json").exists():
+            is_torch_dist = format_of(path) is FolderFormat.TORCH_DIST
+            if name == "ref_load" and is_torch_dist:
+                continue
             cure = "give the folder of a Hugging Face checkpoint"
-            if Path(path, "latest_checkpointed_iteration.txt").exists():  # Megatron's own
-                cure += ", from which this folder was converted: Megatron's format is not supported"
+            if is_torch_dist:
+                cure += f", from which this folder was converted (or make it: slime-events convert {path} DST)"
             if name == "ref_load":
                 cure += ", or leave --ref-load out if the reference is the model of hf_checkpoint"
             problems.append(f"{name} {path} has no config.json: {cure}.")
     critic = trainer.critic_load or ""
-    if critic and "://" not in critic and not any(Path(critic, name).exists() for name in ("config.json", "critic")):
+    has_critic = any(Path(critic, name).exists() for name in ("config.json", "critic"))
+    if critic and "://" not in critic and not has_critic and format_of(critic) is not FolderFormat.TORCH_DIST:
         cure = "give the folder of a Hugging Face checkpoint, or a trainer checkpoint of a run that had one"
         problems.append(f"critic_load {critic} holds no critic: {cure}.")
     files = [("prompt_data", data.prompt_data or "")]

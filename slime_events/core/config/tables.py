@@ -127,9 +127,7 @@ _NOT_YET = {
     "it needs engines that this run did not start": "--rollout-external-engine-addrs",
     "it needs engines of several kinds in one run": "--prefill-num-servers --sglang-config",
     "models with image input are not built": "--multimodal-keys",
-    "--ref-load and --opd-teacher-load are Hugging Face folders, which have no steps": (
-        "--ref-ckpt-step --opd-teacher-ckpt-step"
-    ),
+    "--opd-teacher-load is a Hugging Face folder, which has no steps": "--opd-teacher-ckpt-step",
     "the settings of the run define its schedule, not the checkpoint": "--use-checkpoint-opt-param-scheduler",
     "the optimizer keeps its moments in memory; --reset-optimizer-states resets them at each rollout step": (
         "--use-stateless-adam"

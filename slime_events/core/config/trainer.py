@@ -36,10 +36,18 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     ref_load: Annotated[
         str | None,
         doc(
-            "Hugging Face folder of the reference model; default: hf-checkpoint",
+            "folder of the reference model (Hugging Face or torch_dist); default: hf-checkpoint",
             unused_without(
                 "use_kl_loss", "kl_coef", why="neither use_kl_loss nor kl_coef is set, so there is no reference model"
             ),
+        ),
+    ] = None
+    ref_ckpt_step: Annotated[
+        int | None,
+        doc(
+            "iteration of ref-load, if it is a torch_dist folder; default: the newest",
+            needs("ref_load", why="it chooses one of its iterations"),
+            least=0,
         ),
     ] = None
     opd_teacher_load: Annotated[
@@ -49,7 +57,17 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
             needs("use_opd", why="without it there is no teacher"),
         ),
     ] = None
-    load: Annotated[str | None, doc("trainer checkpoint (or Hugging Face folder) to start from")] = None
+    load: Annotated[str | None, doc("trainer checkpoint, Hugging Face folder or torch_dist folder to start from")] = (
+        None
+    )
+    ckpt_step: Annotated[
+        int | None,
+        doc(
+            "iteration of load, if it is a torch_dist folder; default: the newest",
+            needs("load", why="it chooses one of its iterations"),
+            least=0,
+        ),
+    ] = None
     load_optim: Annotated[
         bool, doc("load optimizer and schedule of load too, not only its weights", unused_without("load"))
     ] = True

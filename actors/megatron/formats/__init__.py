@@ -1,0 +1,1 @@
+"""Formats of a model's weights on disk: one file for each, behind one interface."""

@@ -1,0 +1,32 @@
+"""`Format`: the interface of a format of weights. To add one, write a file here and add a line to `registry.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from actors.megatron.families.architecture import Architecture
+from actors.megatron.formats.weights import Weights
+
+Report = Callable[[str, int], None]
+"""Called with the name of each written file and its bytes."""
+
+
+class Format(Protocol):
+    """How a folder of weights is recognised, read and written."""
+
+    def recognises(self, folder: Path) -> bool:
+        """Return whether the folder has this format."""
+
+    def load(self, folder: Path, architecture: Architecture, step: int | None = None) -> Weights:
+        """Open the folder. step: the iteration, if the folder has several.
+
+        Raises CheckpointMismatch if it is incomplete, or does not fit the architecture.
+        """
+
+    def save(self, weights: Weights, architecture: Architecture, folder: Path, origin: Path, report: Report) -> None:
+        """Write the weights to an empty folder, one tensor at a time.
+
+        origin: the model's Hugging Face folder. Raises InvalidValue if only a trainer writes this format.
+        """
