@@ -40,6 +40,7 @@ NAMES = (
     "leader_loss",
     "lineage",
     "look_up",
+    "convert",
     "long_run",
     "query",
     "rescore",

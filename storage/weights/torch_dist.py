@@ -86,13 +86,13 @@ def read_stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     try:
         whole = _Unpickler(io.BytesIO((folder / METADATA).read_bytes())).load()
         entries, places = whole.field("state_dict_metadata"), whole.field("storage_data")
-        found: dict[tuple[str, tuple[int, ...]], _Record] = {
+        infos: dict[tuple[str, tuple[int, ...]], _Record] = {
             (index.field("fqn"), tuple(index.field("offset"))): info
             for index, info in places.items()
             if index.state.get("offset") is not None  # objects have none
         }
         return {
-            name: _tensor(name, entry, found)
+            name: _tensor(name, entry, infos)
             for name, entry in entries.items()
             if isinstance(entry.state, dict) and "chunks" in entry.state
         }
@@ -103,7 +103,7 @@ def read_stored_tensors(folder: Path) -> dict[str, StoredTensor]:
         raise CheckpointMismatch(f"{folder / METADATA} cannot be read ({problem}): restore it from a copy") from error
 
 
-def _tensor(name: str, entry: _Record, found: Mapping[tuple[str, tuple[int, ...]], _Record]) -> StoredTensor:
+def _tensor(name: str, entry: _Record, infos: Mapping[tuple[str, tuple[int, ...]], _Record]) -> StoredTensor:
     properties, shape = entry.field("properties"), tuple(entry.field("size"))
     dtype = properties.state[0] if isinstance(properties.state, tuple) else properties.field("dtype")
     if dtype not in ITEM_BYTES:
@@ -111,7 +111,7 @@ def _tensor(name: str, entry: _Record, found: Mapping[tuple[str, tuple[int, ...]
     chunks = []
     for chunk in entry.field("chunks"):
         offset, size = tuple(chunk.field("offsets")), tuple(chunk.field("sizes"))
-        info = found[name, offset]
+        info = infos[name, offset]
         file, start, length = (info.field(key) for key in ("relative_path", "offset", "length"))
         if info.state.get("transform_descriptors"):
             raise CheckpointMismatch(f"{name} is compressed, which is not supported")

@@ -65,6 +65,21 @@ def test_what_is_none_of_these_stays_and_is_refused_later(model: str, tmp_path: 
         assert as_in_slime(other) == (other, [])
 
 
+def test_a_run_begins_with_the_reference_until_something_was_saved(model: str, tmp_path: Path) -> None:
+    reference, saved = tmp_path / "sft_torch_dist", str(tmp_path / "saved")
+    reference.mkdir()
+    (reference / "latest_checkpointed_iteration.txt").write_text("release")
+    for load in ({"load": saved, "save": saved, "ckpt_step": 3}, {}):
+        given = _settings(hf_checkpoint=model, ref_load=str(reference), ref_ckpt_step=5, **load)
+        settings, notes = as_in_slime(given)
+        trainer = settings.trainer
+        assert (trainer.load, trainer.ckpt_step, trainer.load_optim) == (str(reference), 5, False)
+        assert trainer.ref_load == str(reference)
+        assert len(notes) == 1
+        assert f"begins with ref_load {reference}" in notes[0]
+    assert missing_paths(settings) == missing_paths(_settings(hf_checkpoint=model))
+
+
 @pytest.mark.parametrize("has_reference", [False, True])
 def test_a_reference_that_nobody_reads_may_be_missing(model: str, has_reference: bool) -> None:
     settings = _settings(hf_checkpoint=model, ref_load=model + "-elsewhere")

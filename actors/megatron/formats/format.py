@@ -14,7 +14,7 @@ Report = Callable[[str, int], None]
 
 
 class Format(Protocol):
-    """How a folder of weights is recognised, read and written."""
+    """Recognises, reads and writes a folder of weights."""
 
     def recognises(self, folder: Path) -> bool:
         """Return whether the folder has this format."""

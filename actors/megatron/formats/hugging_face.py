@@ -201,8 +201,8 @@ def _bytes(weights: Weights, name: str) -> int:
 
 
 def _dtype_name(weights: Weights, name: str) -> str:
-    wanted = weights.dtype(name)
-    return next(text for text, dtype in torch_dtypes().items() if dtype == wanted)
+    own = weights.dtype(name)
+    return next(text for text, dtype in torch_dtypes().items() if dtype == own)
 
 
 def header_bytes(entries: Sequence[tuple[str, str, Shape]]) -> bytes:

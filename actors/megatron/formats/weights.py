@@ -38,9 +38,9 @@ def check_weights(weights: Weights, rules: Mapping[str, Rule], architecture: Arc
     """Compare names and shapes with those of the rules. Raises CheckpointMismatch with what differs."""
     expected = {name: shape for rule in rules.values() for name, shape in zip(rule.names, rule.shapes, strict=True)}
     names = set(weights.names)
-    problems = [f"{name}: missing" for name in sorted(expected.keys() - names)] + [
-        f"{name}: unexpected" for name in sorted(names - expected.keys()) if not may_be_left_out(name, architecture)
-    ]
+    missing = sorted(expected.keys() - names)
+    unexpected = [name for name in sorted(names - expected.keys()) if not may_be_left_out(name, architecture)]
+    problems = [f"{name}: missing" for name in missing] + [f"{name}: unexpected" for name in unexpected]
     for name in sorted(expected.keys() & names):
         shape = weights.shape(name)
         if shape != expected[name]:

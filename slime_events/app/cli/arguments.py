@@ -229,6 +229,25 @@ Print slime's metrics of a run; or write them to a logger, with --use-wandb, --u
     switch(parser, "--json", "one JSON object for each event that gives metrics")
 
 
+def _convert(parser: CommandParser) -> None:
+    parser.usage = """\
+slime-events convert SRC DST [--to hf|torch_dist] [--origin-hf-dir MODEL] [--ckpt-step N] [slime's MODEL_ARGS]"""
+    parser.description = """\
+Write a model's weights in another format, one tensor at a time: a Hugging Face folder as torch_dist, a torch_dist
+folder or a trainer checkpoint as a Hugging Face folder. DST appears when it is complete."""
+    parser.epilog = """\
+The flags of slime's converters name the same folders: --hf-checkpoint SRC --save DST, and
+--input-dir SRC --output-dir DST --origin-hf-dir MODEL. Flags that describe the model are compared with config.json."""
+    parser.add_argument("folders", nargs="*", metavar="SRC DST", help="the folder to read, and a new folder")
+    option(parser, "--to FORMAT", "hf or torch_dist [torch_dist for a Hugging Face folder, else hf]", dest="to")
+    option(parser, "--origin-hf-dir MODEL", "Hugging Face folder whose config, tokenizer and file layout DST has [SRC]")
+    option(parser, "--ckpt-step N", "iteration of a torch_dist folder [the newest]", int)
+    option(parser, "--hf-checkpoint FOLDER", "SRC; with another SRC, the same as --origin-hf-dir")
+    option(parser, "--input-dir SRC", "folder to read")
+    option(parser, "--save DST", "new folder")
+    option(parser, "--output-dir DST", "new folder")
+
+
 def _archive(parser: CommandParser) -> None:
     parser.description = "Extend a run's archive to the end of its log, verify it, or repair it."
     parser.add_argument("url", nargs="?", metavar="URL", help="archive to write (fsspec URL) [the run's own archive]")
@@ -326,6 +345,7 @@ COMMANDS: dict[str, Command] = {
     "audit": Command("check a run's whole history: every check and its counts", declare_audit),
     "rescore": Command("apply another reward, filter or advantage to a run's rollouts", _rescore, True),
     "export": Command("export a run's samples as slime's dumps, JSON lines, Parquet or a data set", _export),
+    "convert": Command("write a model's weights in another format: Hugging Face, torch_dist", _convert, True, False),
     "metrics": Command("print slime's metrics of a run, or write them to TensorBoard and W&B", _metrics, True),
     "archive": Command("extend a run's archive to the end of its log, verify it, repair it", _archive),
     "restore": Command("restore a run's folder and log from the archive alone", _restore, takes_run=False),

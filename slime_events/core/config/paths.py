@@ -32,7 +32,7 @@ def missing_paths(settings: TrainSettings) -> list[str]:
                 continue
             cure = "give the folder of a Hugging Face checkpoint"
             if is_torch_dist:
-                cure += f", from which this folder was converted (or make it: slime-events convert {path} DST)"
+                cure += ", from which this folder was converted"
             if name == "ref_load":
                 cure += ", or leave --ref-load out if the reference is the model of hf_checkpoint"
             problems.append(f"{name} {path} has no config.json: {cure}.")

@@ -120,6 +120,7 @@ LINE_COMMANDS: dict[str, tuple[str, ...]] = {
         "gateway other --issue quiz",
     ),
     "nats-config": ("nats-config --run demo", "nats-config --out ."),
+    "convert": ("convert", "convert nowhere new", "convert nowhere new --to gguf"),
     "doctor": (),
 }
 """After `--help`, in this order, in one folder."""
