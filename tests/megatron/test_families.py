@@ -172,8 +172,10 @@ def test_an_auxiliary_loss_is_refused() -> None:
 
 
 def test_settings_of_speed_that_have_no_effect_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    transformer_config(architecture_of(MOE), TrainerSettings(), {"moe_grouped_gemm": True})
-    assert "moe_grouped_gemm" in caplog.text
+    flags = {"moe_grouped_gemm": True, "moe_enable_deepep": True, "moe_token_dispatcher_type": "flex"}
+    config = transformer_config(architecture_of(MOE), TrainerSettings(), flags)
+    assert all(name in caplog.text for name in flags)
+    assert not config.moe_enable_deepep
 
 
 MISTRAL = {"architectures": ["MistralForCausalLM"], "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48,

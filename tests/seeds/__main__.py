@@ -46,22 +46,30 @@ def show(verdict: Verdict) -> bool:
 
 
 def main() -> int:
-    """Print each verdict and the counts; return 1 if one is neither accepted nor a known exception."""
+    """Judge the launches and the pages that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m tests.seeds", description=__doc__)
     parser.add_argument("--launches", type=Path, default=HERE / "launches.json", help="JSON: name to command line")
     parser.add_argument(
         "--pages", type=Path, default=Path(os.environ.get("SEEDS", HERE / "pages")), help="folder of texts [$SEEDS]"
     )
     options = parser.parse_args()
-    logging.disable(logging.WARNING)  # what has no effect on the machine that plans
+    logging.disable(logging.WARNING)  # of what has no effect on the machine that plans
+    try:
+        return report(options.launches, options.pages)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def report(launches: Path, pages: Path) -> int:
+    """Print each verdict and the counts; return 1 if one is neither accepted nor a known exception."""
     wrong = 0
-    verdicts = [judge(name, words) for name, words in read_launches(options.launches).items()]
+    verdicts = [judge(name, words) for name, words in read_launches(launches).items()]
     for verdict in verdicts:
         wrong += not show(verdict)
     launched = f"{sum(verdict.accepted for verdict in verdicts)} of {len(verdicts)} launches"
     fragments = [
         judge_fragment(page.name, fragment)
-        for page in sorted(options.pages.glob("*"))
+        for page in sorted(pages.glob("*"))
         for fragment in read_fragments(page.read_text(encoding="utf-8"))
     ]
     for verdict in fragments:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
+from actors.megatron.cpu import has_transformer_engine
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.families.registry import architecture_of
 from actors.megatron.flags import sort_flags
@@ -88,9 +89,12 @@ def judge(name: str, words: Sequence[str]) -> Verdict:
     refusals = [
         *_refusal(Stage.FLAGS, lambda: sort_flags(trainer.megatron, architecture, cpu=False)),
         *_refusal(Stage.LAYOUT, lambda: Layout.of(trainer).check(architecture)),
+        *_refusal(Stage.LAYOUT, lambda: Layout.of(trainer).check_ranks(trainer.world_size)),
     ]
     if not refusals:
-        flags = sort_flags(trainer.megatron, architecture, cpu=False).transformer
+        flags = dict(sort_flags(trainer.megatron, architecture, cpu=False).transformer)
+        for name in [name for name in flags if name.startswith("fp8") and not has_transformer_engine()]:
+            del flags[name]  # Megatron compares them with the version of Transformer Engine
         refusals = _refusal(Stage.MEGATRON, lambda: transformer_config(architecture, trainer, flags))
     return Verdict(name, tuple(refusals), plan_of(settings, architecture))
 

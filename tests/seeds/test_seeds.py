@@ -17,7 +17,6 @@ AWAITED = {
     "scripts/low_precision/run-kimi-k2-Thinking-int4",
     "scripts/low_precision/run-moonlight-16B-A3B-int4",
     "scripts/low_precision/run-qwen3-235B-A22B-int4",
-    "scripts/low_precision/run-qwen3-30b-a3b-fp8",
     "scripts/run-deepseek-r1",
     "scripts/run-glm4.7-355B-A32B",
     "scripts/run-kimi-k2-Thinking",

@@ -60,6 +60,7 @@ def expert_config(architecture: Architecture, flags: Mapping[str, object]) -> di
         "moe_grouped_gemm": False,
         "moe_permute_fusion": False,
         "moe_token_dispatcher_type": _dispatcher(flags),
+        "moe_enable_deepep": False,
     }
     ignored = [name for name in IGNORED if flags.get(name) and flags[name] != fields.get(name)]
     if ignored:
