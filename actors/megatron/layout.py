@@ -53,11 +53,6 @@ class Layout:
 
     def check(self, architecture: Architecture) -> None:
         """Raise ImpossibleCombination if the model cannot be cut like this."""
-        if self.context > 1 and (max(self.pipeline, self.expert) > 1 or self.expert_tensor not in (1, self.tensor)):
-            raise ImpossibleCombination(
-                f"context-parallel-size {self.context} runs with tensor and data parallel ranks: set "
-                "pipeline-model-parallel-size, expert-model-parallel-size and expert-tensor-parallel-size to 1"
-            )
         self._check_experts(architecture)
         if architecture.experts is not None and self.tensor > 1:
             raise ImpossibleCombination(

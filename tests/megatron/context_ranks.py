@@ -23,7 +23,7 @@ from slime_events.plugins.trainer_points import rank_args
 from tests import made
 from tests.megatron.gradients import gradients_of
 from tests.megatron.ranks import agree
-from tests.megatron.tiny import VOCAB, settings_for
+from tests.megatron.tiny import VOCAB, WITH_EXPERTS, settings_for
 
 LENGTHS = ((1, 1), (2, 1), (1, 2), (3, 4), (1, 90), (33, 2), (5, 8), (7, 30), (1, 3), (2, 5), (10, 57), (1, 1))
 """(prompt, response) in tokens."""
@@ -62,6 +62,7 @@ CASES = {
     "divided": Case("glm4", settings={"megatron": {"use_distributed_optimizer": True}}),
     "experts": Case("qwen3_moe", algorithm=SFT),
     "own loss": Case("llama", algorithm={**SFT, "loss_type": "custom_loss"}),
+    "latent": Case("deepseek_v2", settings={"log_probs_chunk_size": 7}),
     "commanded": Case("qwen2", commanded=True),
 }
 
@@ -110,7 +111,10 @@ def commanded_batch(step: int) -> TrainBatch:
 
 
 def run(models: Path, out: Path, name: str, rank: int, world: int, master: str, **parallel: int) -> dict[str, Any]:
-    """Train two steps of a case, with a checkpoint between them, and the second step again from the checkpoint."""
+    """Train two steps of a case, with a checkpoint between them, and the second step again from the checkpoint.
+
+    One rank also reads the checkpoint that two ranks wrote.
+    """
     case = CASES[name]
     settings, algorithm = {**case.settings}, {**case.algorithm}
     if algorithm.get("loss_type") == "custom_loss":
@@ -134,6 +138,7 @@ def run(models: Path, out: Path, name: str, rank: int, world: int, master: str, 
         result["scores"] = trainer.trainee.score(samples, range(len(samples)), 0.7, entropies)
         result["entropies"] = entropies
     trainer.save_checkpoint(out / f"{name}-{world}")
+    result["saved"] = trainer.weights_digest(), first.optimizer_digest, first.critic_digest
     second = trainer.train(batches[1])
     result["weights"] = {key: tensor.clone() for key, tensor in trainer.export_weights()}
     result["metrics"] = {
@@ -146,20 +151,27 @@ def run(models: Path, out: Path, name: str, rank: int, world: int, master: str, 
     trainer.load_checkpoint(out / f"{name}-{world}")
     again = trainer.train(batches[1])
     result["resumed"] = trainer.weights_digest(), again.optimizer_digest, again.critic_digest
+    if world == 1 and (of_two := models / f"{name}-2").exists():
+        trainer.load_checkpoint(of_two)
+        result["read"] = trainer.weights_digest(), trainer.optimizer_digest(), trainer.critic_digest()
     trainer.close()
     return result
 
 
 def main() -> None:
-    """`models out rank [ranks tensor]`: every case that a layout supports."""
+    """`models out rank [ranks tensor pipeline]`: every case that a layout supports."""
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(280, exit=True)  # a rank that hangs prints where
     models, out, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    world, tensor = map(int, sys.argv[4:6] or (2, 1))
+    world, tensor, stages = map(int, sys.argv[4:7] or (2, 1, 1))
     for name, case in CASES.items():
-        if tensor > 1 and case.family == "qwen3_moe":
+        if tensor > 1 and case.family in WITH_EXPERTS:
             continue
-        parallel = {"context_parallel_size": 2, "tensor_model_parallel_size": tensor}
+        parallel = {
+            "context_parallel_size": 2,
+            "tensor_model_parallel_size": tensor,
+            "pipeline_model_parallel_size": stages,
+        }
         result = run(models, out, name, rank, world, agree(out / f"{name}.master", rank), **parallel)
         torch.save(result, out / f"{name}.{rank}")
 

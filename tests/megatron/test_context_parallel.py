@@ -53,9 +53,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two_ranks(models: Path, rank_pair: RankPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("ranks")
-    rank_pair.run("tests.megatron.context_ranks", models, out)
-    return out
+    rank_pair.run("tests.megatron.context_ranks", models, models)
+    return models
 
 
 @pytest.mark.real
@@ -71,11 +70,11 @@ def test_a_divided_optimizer_takes_the_same_steps(two_ranks: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("tensor", [1, 2])
-def test_four_ranks_equal_one(tensor: int, models: Path, tmp_path: Path) -> None:
-    """Run context parallelism with data or tensor parallelism."""
+@pytest.mark.parametrize(("tensor", "stages"), [(1, 1), (2, 1), (1, 2)])
+def test_four_ranks_equal_one(tensor: int, stages: int, models: Path, tmp_path: Path) -> None:
+    """Run context parallelism with data, tensor or pipeline parallelism."""
     words = [sys.executable, "-m", "tests.megatron.context_ranks", str(models), str(tmp_path)]
-    processes = [subprocess.Popen([*words, str(rank), "4", str(tensor)]) for rank in range(4)]
+    processes = [subprocess.Popen([*words, str(rank), "4", str(tensor), str(stages)]) for rank in range(4)]
     assert [process.wait(300) for process in processes] == [0] * 4
     for name in (path.stem for path in tmp_path.glob("*.0")):
         compare(name, models, tmp_path, tmp_path, ranks=4)
@@ -85,6 +84,8 @@ def compare(name: str, models: Path, out: Path, scratch: Path, ranks: int) -> No
     """Compare what the ranks left in `out` with a run on one rank."""
     alone = run(models, scratch, name, 0, 1, rendezvous_address())
     together = [torch.load(out / f"{name}.{rank}", weights_only=False) for rank in range(ranks)]
+    if ranks == 2:
+        assert alone["read"] == together[0]["saved"], "a checkpoint does not depend on the ranks"
     assert {rank["after"] for rank in together} == {together[0]["after"]}
     for rank in together:
         assert rank["resumed"] == rank["after"], "a checkpoint continues bit by bit"

@@ -16,6 +16,7 @@ from schemas.batches import BatchSealed
 from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from schemas.steps import StepCommitted
 from schemas.workers import WorkerJoined, WorkerLost
+from slime_events.app.cli.main import main
 from slime_events.core.config.settings import TrainSettings
 from storage.log import Recorded
 from tests.run.tiny import MARK, Watching, events_of, left_behind, of, run_with, running
@@ -40,9 +41,26 @@ def assert_same_step(log: list[Recorded], other: list[Recorded]) -> None:
 
 
 @pytest.mark.soak
-def test_two_tensor_parallel_ranks_take_the_same_step(finished: Finished, tmp_path: Path) -> None:
-    asyncio.run(run_with(parallel(tmp_path, "tp", 1, tensor_model_parallel_size=2)))
-    assert_same_step(finished.events, events_of(tmp_path / "runs" / "tp"))
+@pytest.mark.parametrize("axis", ["tensor_model_parallel_size", "context_parallel_size"])
+def test_two_parallel_ranks_take_the_same_step(axis: str, finished: Finished, tmp_path: Path) -> None:
+    asyncio.run(run_with(parallel(tmp_path, "cut", 1, **{axis: 2})))
+    assert_same_step(finished.events, events_of(tmp_path / "runs" / "cut"))
+
+
+@pytest.mark.soak
+def test_a_context_parallel_run_recovers_from_a_lost_rank(tmp_path: Path) -> None:
+    async def kill(view: Watching) -> None:
+        await view.until(lambda p: p.state.version >= 1)
+        os.kill(view.pid_of("trainer"), signal.SIGKILL)
+
+    view = Watching()
+    asyncio.run(run_with(parallel(tmp_path, "cut", 3, context_parallel_size=2), kill, view=view))
+    run = tmp_path / "runs" / "cut"
+    events = events_of(run)
+    assert "trainer" in [event.role for event in of(events, WorkerLost)]
+    assert [event.step for event in of(events, StepCommitted)] == [0, 1, 2]
+    assert main(["audit", str(run)]) == 0
+    assert main(["retrain", str(run)]) == 0
 
 
 def test_two_data_parallel_ranks_take_the_same_step_whoever_is_killed(
