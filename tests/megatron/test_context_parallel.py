@@ -84,7 +84,7 @@ def compare(name: str, models: Path, out: Path, scratch: Path, ranks: int) -> No
     """Compare what the ranks left in `out` with a run on one rank."""
     alone = run(models, scratch, name, 0, 1, rendezvous_address())
     together = [torch.load(out / f"{name}.{rank}", weights_only=False) for rank in range(ranks)]
-    if ranks == 2:
+    if "read" in alone:
         assert alone["read"] == together[0]["saved"], "a checkpoint does not depend on the ranks"
     assert {rank["after"] for rank in together} == {together[0]["after"]}
     for rank in together:
