@@ -9,12 +9,15 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.figure import Better, Figure
 
-LAYERS, HIDDEN, WIDE, VOCABULARY = 16, 1024, 4096, 32768
+SIZES = {"num_hidden_layers": 16, "hidden_size": 1024, "intermediate_size": 4096, "vocab_size": 32768}
+SMALL = {"num_hidden_layers": 4, "hidden_size": 16, "intermediate_size": 16, "vocab_size": 16}
+"""Sizes of a model that is converted first, since torch imports parts of itself on use."""
 FILES = 4
 """Files of the model, of about 170 MB each."""
 PROGRAM = "from benchmarks.convert import child; child()"
@@ -25,7 +28,8 @@ def measure() -> list[Figure]:
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         model = folder / "model"
-        _make(model)
+        _make(model, SIZES)
+        _make(folder / "small", SMALL)
         sizes = [path.stat().st_size for path in model.glob("*.safetensors")]
         copied = min(_copy(model, folder / f"copy{turn}") for turn in range(2))
         there = _child(model, folder / "there", "torch_dist", model)
@@ -44,15 +48,15 @@ def measure() -> list[Figure]:
 
 def child() -> None:
     """Convert; print the seconds and the bytes of memory that the conversion added."""
-    import torch
-
     from actors.megatron.convert import Conversion, convert
     from storage.weights.folder_formats import FolderFormat
 
-    torch.empty(1)
-    source, target, to, origin = sys.argv[1:]
+    source, target, to, origin = (*map(Path, sys.argv[1:3]), FolderFormat(sys.argv[3]), Path(sys.argv[4]))
+    small, first = origin.with_name("small"), target.with_name(f"first-{to.value}")
+    convert(Conversion(small, first, FolderFormat.TORCH_DIST))
+    convert(Conversion(first, first.with_name(f"{first.name}-back"), FolderFormat.HF, small))
     before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-    convert(Conversion(Path(source), Path(target), FolderFormat(to), Path(origin)))
+    convert(Conversion(source, target, to, origin))
     seconds = time.perf_counter() - begun
     print(json.dumps([seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024]))
 
@@ -73,7 +77,7 @@ def _copy(source: Path, target: Path) -> float:
     return time.perf_counter() - begun
 
 
-def _make(folder: Path) -> None:
+def _make(folder: Path, sizes: Mapping[str, int]) -> None:
     import torch
     from safetensors.torch import save_file
 
@@ -82,9 +86,8 @@ def _make(folder: Path) -> None:
 
     folder.mkdir()
     config = {
-        "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": LAYERS, "hidden_size": HIDDEN,
-        "intermediate_size": WIDE, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 64,
-        "vocab_size": VOCABULARY,
+        "architectures": ["Qwen3ForCausalLM"], "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 64,
+        **sizes,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     rules = whole_rules(architecture_of(config)).values()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.families.model_rules import whole_rules
 from actors.megatron.families.rules import Shape
+from actors.megatron.formats.ahead import ahead
 from actors.megatron.formats.format import Report
 from actors.megatron.formats.weights import Weights, may_be_left_out
 from schemas.errors import CheckpointMismatch
@@ -153,7 +154,7 @@ def _write_like(origin: Path, weights: Weights, architecture: Architecture, fold
         if dtypes != [entry["dtype"] for entry in header.values()]:
             shapes = [tuple(entry["shape"]) for entry in header.values()]
             before = header_bytes(list(zip(header, dtypes, shapes, strict=True)))
-        tensors = (of.tensor(_source_name(name, of, weights)) for of, name in sources)
+        tensors = ahead(lambda source: source[0].tensor(_source_name(source[1], source[0], weights)), sources)
         _write_file(folder / shard, before, tensors, report)
     own.close()
     if (origin / INDEX).is_file():
@@ -186,7 +187,7 @@ def _write_new(weights: Weights, architecture: Architecture, folder: Path, repor
     files = [SINGLE] if count == 1 else [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
     for file, members in zip(files, shards, strict=True):
         entries = [(name, _dtype_name(weights, name), weights.shape(name)) for name in members]
-        _write_file(folder / file, header_bytes(entries), (weights.tensor(name) for name in members), report)
+        _write_file(folder / file, header_bytes(entries), ahead(weights.tensor, members), report)
     if count > 1:
         weight_map = {name: file for file, members in zip(files, shards, strict=True) for name in members}
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
