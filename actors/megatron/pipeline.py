@@ -102,7 +102,7 @@ class _Sent(NamedTuple):
 
 
 class _WithoutTensors(pickle.Pickler):
-    """Writes the number of a tensor in its place."""
+    """Replaces a tensor by its number."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)

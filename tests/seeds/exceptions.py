@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.seeds.launch import Verdict
 
 LINEAR = "layers with linear attention, which slime's own plug-ins build"
-CONVERSION = "the run loads Hugging Face folders itself, so there is nothing to convert first"
 
 LAUNCHES: dict[str, str] = {
     "examples/coding_agent_rl/run_qwen36_35b_a3b_swe_8nodes": LINEAR,
@@ -25,7 +24,6 @@ MESSAGES: dict[str, str] = {
     "--train-backend fsdp": "the trainer is Megatron-core, which is slime's default",
     "--prefill-num-servers": "engines of several kinds in one run",
     "eval_interval 50 needs eval_prompt_data": "slime too refuses evaluations without data to evaluate on",
-    "tools/convert_": CONVERSION,
 }
 """By a part of the message that refuses a fragment."""
 

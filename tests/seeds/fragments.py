@@ -5,6 +5,7 @@ from __future__ import annotations
 from actors.megatron.families.registry import FAMILIES, architecture_of
 from schemas.errors import CheckpointMismatch, SlimeEventsError
 from slime_events.algorithms.train_arguments import parse_train
+from slime_events.app.cli.main import parse
 from slime_events.core.config import tables
 from slime_events.core.config.flags import known_flags
 from slime_events.core.config.presets import preset_words
@@ -43,7 +44,6 @@ BESIDE = {
     "reinforce_plus_plus_baseline": "--normalize-advantages",
 }
 """Words of a fragment to the flags that slime needs beside them."""
-NO_CONVERSION = "a run loads Hugging Face folders itself, and there is no command that writes torch_dist folders"
 
 
 def judge_fragment(name: str, fragment: Fragment) -> Verdict:
@@ -54,7 +54,7 @@ def judge_fragment(name: str, fragment: Fragment) -> Verdict:
         problem = tables.NOT_YET.get(flag) or ("" if flag in known_flags() else "no such flag")
         return Verdict(where, ((Stage.PARSED, f"{flag}: {problem}"),) if problem else (), None)
     if fragment.kind is Kind.CONVERT:
-        return Verdict(where, ((Stage.PARSED, f"{fragment.words[0]}: {NO_CONVERSION}"),), None)
+        return _judge_conversion(where, fragment)
     words, own = list(fragment.words), set(fragment.words)
     model = _model_of(fragment)
     if model != DEFAULT and "--num-layers" not in own:
@@ -72,15 +72,35 @@ def judge_fragment(name: str, fragment: Fragment) -> Verdict:
     return judge(where, words)
 
 
+def _judge_conversion(where: str, fragment: Fragment) -> Verdict:
+    """Return what `slime-events convert` says about the flags of one of slime's converters."""
+    model = _sourced(fragment) or _model_of(fragment)
+    try:
+        arguments = parse(["convert", *preset_words(model), *fragment.words[1:]])
+        assert arguments is not None, "the words are no request for help"
+        source = arguments.hf_checkpoint or arguments.input_dir or arguments.load
+        if not source or not (arguments.save or arguments.output_dir):
+            return Verdict(where, ((Stage.PARSED, f"{fragment.words[0]}: a folder is missing"),), None)
+        flags = parse_train([*_LEAST, *arguments.flags]).settings.trainer.megatron
+        architecture_of(PUBLISHED[model].config).check_flags(flags)
+    except SlimeEventsError as error:
+        return Verdict(where, ((Stage.PARSED, str(error)),), None)
+    return Verdict(where, (), None)
+
+
+def _sourced(fragment: Fragment) -> str | None:
+    """Return the published model of the file that was sourced before."""
+    names = {name.lower(): name for name in PUBLISHED}
+    return names.get(str(fragment.model).lower())
+
+
 def _model_of(fragment: Fragment) -> str:
     """Return the published model that a fragment is about: by its flags, its checkpoint, or the file sourced before."""
     if "--num-layers" in fragment.words:
         return _by_flags(fragment) or DEFAULT
     if folder := _folder(fragment.words):
         return MODELS.get(folder, DEFAULT)
-    names = {name.lower(): name for name in PUBLISHED}
-    sourced = fragment.kind is Kind.TRAIN and fragment.model
-    return names[str(fragment.model).lower()] if sourced else DEFAULT
+    return (fragment.kind is Kind.TRAIN and _sourced(fragment)) or DEFAULT
 
 
 def _folder(words: list[str] | tuple[str, ...]) -> str:

@@ -244,6 +244,7 @@ The flags of slime's converters name the same folders: --hf-checkpoint SRC --sav
     option(parser, "--ckpt-step N", "iteration of a torch_dist folder [the newest]", int)
     option(parser, "--hf-checkpoint FOLDER", "SRC; with another SRC, the same as --origin-hf-dir")
     option(parser, "--input-dir SRC", "folder to read")
+    option(parser, "--load SRC", "folder to read")
     option(parser, "--save DST", "new folder")
     option(parser, "--output-dir DST", "new folder")
 

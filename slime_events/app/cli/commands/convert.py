@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     from actors.megatron.convert import Conversion, convert
 
     named, folders = arguments.hf_checkpoint, list(arguments.folders)
-    sources = [path for path in (*folders[:1], arguments.input_dir) if path]
+    sources = [path for path in (*folders[:1], arguments.input_dir, arguments.load) if path]
     origins = [path for path in (arguments.origin_hf_dir, named if sources else None) if path]
     source = _folder(sources or [path for path in [named] if path], "SRC")
     target = _folder([path for path in (*folders[1:], arguments.save, arguments.output_dir) if path], "DST")
@@ -75,11 +75,9 @@ def _check_flags(model: Path, words: Sequence[str]) -> None:
     words, ranks = _without_layout(words)
     whole = ["--hf-checkpoint", str(model), "--prompt-data", "none", "--num-rollout", "1", "--rm-type", "math"]
     plain, settings = parse_train(whole).settings, parse_train([*whole, *words]).settings
-    flags = settings.trainer.megatron
-    others = flags.keys() - architecture.as_flags().keys()
-    if others or replace(settings, trainer=replace(settings.trainer, megatron=plain.trainer.megatron)) != plain:
-        raise InvalidValue(f"{' '.join(words)}: convert takes only flags that describe the model, such as --num-layers")
-    architecture.check_flags(flags)
+    if replace(settings, trainer=replace(settings.trainer, megatron=plain.trainer.megatron)) != plain:
+        raise InvalidValue(f"{' '.join(words)}: convert takes only flags of the model, such as --num-layers")
+    architecture.check_flags(settings.trainer.megatron)  # MODEL_ARGS also say how a model runs, which changes nothing
     if ranks:
         print(f"note: {', '.join(ranks)}: no effect; every layout reads the same torch_dist folder.", flush=True)
 
