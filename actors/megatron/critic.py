@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import torch
-from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.transformer_config import TransformerConfig
 from msgspec import structs
 from torch import Tensor
@@ -27,12 +26,9 @@ class ValueHead(torch.nn.Linear):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config.hidden_size, 1, dtype=config.params_dtype)
-        self._sequence_parallel = config.sequence_parallel
 
     def forward(self, hidden: Tensor, weight: Tensor | None = None, **_: object) -> tuple[Tensor, None]:  # type: ignore[override]
         """Return values, float32 [positions, 1, 1], of [positions, 1, hidden]. weight: the embedding, ignored."""
-        if self._sequence_parallel:
-            hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
         return super().forward(hidden).float(), None
 
 

@@ -1,11 +1,8 @@
 """`block_spec`: the layers of a model, each as its family builds it."""
 
+from megatron.core.transformer import transformer_block
 from megatron.core.transformer.spec_utils import ModuleSpec
-from megatron.core.transformer.transformer_block import (
-    LayerNormImpl,
-    TransformerBlockSubmodules,
-    get_num_layers_to_build,
-)
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
@@ -20,4 +17,4 @@ def block_spec(architecture: Architecture, config: TransformerConfig) -> Transfo
     layers = range(first, first + get_num_layers_to_build(config))
     family, engine = family_of(architecture), has_transformer_engine()
     specs: list[ModuleSpec] = [family.layer_spec(architecture, layer, transformer_engine=engine) for layer in layers]
-    return TransformerBlockSubmodules(layer_specs=specs, layer_norm=LayerNormImpl)
+    return TransformerBlockSubmodules(layer_specs=specs, layer_norm=transformer_block.LayerNormImpl)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
+from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.moe.router_replay import RouterReplay
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
@@ -21,6 +22,7 @@ from actors.megatron.cpu_dispatcher import install_dispatcher
 from actors.megatron.families.architecture import SAME_NAMES, Architecture
 from actors.megatron.families.expert_layers import expert_config
 from actors.megatron.families.latent_layers import latent_config
+from actors.megatron.families.norm import use_own_norm
 from actors.megatron.fusions import FusedKernels, fusions
 from actors.megatron.layers import block_spec
 from actors.megatron.layout import Layout, check_routing_replay
@@ -63,13 +65,19 @@ class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not ty
             packed_seq_params.routing.end(self._routers)
         if not self.post_process:
             return hidden_states
-        # With sequence parallelism a rank has only some positions: the caller selects rows from the logits.
-        if not self.config.sequence_parallel:
-            if rows is not None:
-                hidden_states = hidden_states.index_select(0, rows)
-            if by_rows is not None:
-                return by_rows(self._logits_of, hidden_states.squeeze(1))
+        if self.config.sequence_parallel:
+            # Each rank computes all rows with its part of the output layer, which sums the gradient of its input.
+            group = self.pg_collection.tp
+            hidden_states = gather_from_sequence_parallel_region(hidden_states, False, group=group)
+        if rows is not None:
+            hidden_states = hidden_states.index_select(0, rows)
+        if by_rows is not None:
+            return by_rows(self._logits_of, hidden_states.squeeze(1))
         return super()._postprocess(hidden_states, *args, packed_seq_params=packed_seq_params, **kwargs)
+
+    def take_whole_rows(self) -> None:
+        """Give the output layer the hidden states of all positions, also with sequence parallelism."""
+        self.output_layer.sequence_parallel, self.output_layer.allreduce_dgrad = False, True
 
     def _logits_of(self, hidden_states: Tensor) -> Tensor:
         """Return logits [rows, vocabulary / tensor parallel ranks] of hidden states [rows, hidden]."""
@@ -88,13 +96,11 @@ def transformer_config(
     """
     Layout.of(settings).check(architecture)
     check_routing_replay(settings, architecture)
-    if settings.sequence_parallel and not has_transformer_engine():
-        logger.warning("sequence-parallel has no effect without CUDA and Transformer Engine")
     dtype = torch.bfloat16 if settings.bf16 else torch.float32
     interleaved = {"rotary_interleaved": architecture.rotary_interleaved}
     ranks = settings.tensor_model_parallel_size
     defaults = {
-        "sequence_parallel": settings.sequence_parallel and ranks > 1 and has_transformer_engine(),
+        "sequence_parallel": settings.sequence_parallel and ranks > 1,
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
         "hidden_dropout": 0.0,
@@ -150,10 +156,14 @@ def build_model(
     """
     usual = partial(_usual_model, architecture, config, kind)
     install_dispatcher()
+    if not has_transformer_engine():
+        use_own_norm()
     with stand_in():
         model: torch.nn.Module = usual() if own is None else own_model(own, Building(args, config, usual))
         if type(model) is GPTModel:
             model.__class__ = PolicyModel
+        if isinstance(model, PolicyModel) and model.post_process and config.sequence_parallel:
+            model.take_whole_rows()
         give_ends_to_kernels(model)
         model = model.to(device)
         # Mark the parameters that are cut over ranks, as Megatron's initialization does: without the mark, the gradient

@@ -215,7 +215,8 @@ class Trainee(Trained):
     def _packed(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> Packed:
         chosen, device = [samples[index] for index in indices], self.place.device
         if self.settings.tree_packing:
-            return pack_tree(chosen, device, partial(sharing_pays, self.architecture))
+            pays = partial(sharing_pays, self.architecture)
+            return pack_tree(chosen, device, pays, multiple_of=self._multiple)
         return pack(chosen, device, multiple_of=self._multiple, context=self._context)
 
     def pack_datums(self, datums: Sequence[Datum]) -> Packed:

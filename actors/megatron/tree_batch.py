@@ -20,7 +20,7 @@ from actors.megatron.forward import Packed, kept_of_all, pack
 from actors.step.micro_batch import MicroBatch
 from schemas.doc import doc
 from slime_events.algorithms import prefix_tree
-from slime_events.algorithms.prefix_tree import Pays, PrefixTree
+from slime_events.algorithms.prefix_tree import Branch, Pays, PrefixTree
 from slime_events.core.training.train_batch import TrainSample
 
 
@@ -98,19 +98,24 @@ def _grids(own: Ints, ends: Ints) -> list[Ints]:
     return grids
 
 
-def pack_tree(samples: Sequence[TrainSample], device: torch.device, pays: Pays) -> Packed:
+def pack_tree(samples: Sequence[TrainSample], device: torch.device, pays: Pays, *, multiple_of: int = 1) -> Packed:
     """Pack samples, and share each common prefix for which `pays` is true; without one, the result is that of `pack`.
 
     A shared target is predicted once, unless tokens were sampled from a part of the vocabulary, which may differ
     between samples.
+
+    multiple_of: as in `pack`.
     """
     sequences = [sample.tokens for sample in samples]
     branches = prefix_tree.branches(sequences, pays)
     if not any(branch.shared for branch in branches):
-        return pack(samples, device)
+        return pack(samples, device, multiple_of=multiple_of)
+    if fill := -sum(len(sequences[branch.index]) - branch.shared for branch in branches) % multiple_of:
+        branches.append(Branch(len(sequences), 0))
+        sequences.append(np.zeros(fill, sequences[0].dtype))
     tree = prefix_tree.lay_out(sequences, branches)
     responses = [sample.response_length for sample in samples]
-    ends = list(zip(tree.paths, responses, strict=True))
+    ends = list(zip(tree.paths[: len(samples)], responses, strict=True))
     # A token is predicted at the place before it on its path, which is the same on all its paths.
     rows = np.concatenate([path[-size - 1 : -1] for path, size in ends])
     targets, targets_of = np.concatenate([path[-size:] for path, size in ends]), None

@@ -25,7 +25,9 @@ def main() -> None:
     models, out, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     for family in FAMILIES:
         tensor = 1 if family in WITH_EXPERTS else 2
-        settings = settings_for(models / family, tensor_model_parallel_size=tensor, clip_grad=0.0)
+        settings = settings_for(
+            models / family, tensor_model_parallel_size=tensor, sequence_parallel=tensor > 1, clip_grad=0.0
+        )
         trainer = TrainerRank(settings, AlgorithmSettings(), rank, 2, agree(out / f"{family}.master", rank))
         parameters = sum(parameter.numel() for parameter in trainer.trainee.model.parameters())
         assert rank_memory(trainer.trainee.architecture, Layout.of(settings), 2).parameters == parameters

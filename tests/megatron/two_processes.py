@@ -23,7 +23,7 @@ DONE = b"done\n"
 
 class RankPair:
     """Processes that run one module after another: their imports take seconds. They start with the first module, and
-    again after one that failed. logs: the folder with the errors of each."""
+    again after one that failed. logs: the folder with the errors of each. ranks: number of processes."""
 
     def __init__(self, logs: Path, ranks: int = 2) -> None:
         self._logs = [logs / f"rank{rank}.log" for rank in range(ranks)]

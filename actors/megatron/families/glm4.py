@@ -34,7 +34,7 @@ class Glm4(Dense):
 
     def layer_spec(self, architecture: Architecture, layer: int, *, transformer_engine: bool) -> ModuleSpec:
         """Return the spec of `Dense`, with a norm after attention and after the MLP."""
-        from actors.megatron.families.post_norm import with_post_norm
+        from actors.megatron.families.norm import with_post_norm
 
         spec = super().layer_spec(architecture, layer, transformer_engine=transformer_engine)
         parts = spec.submodules

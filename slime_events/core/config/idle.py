@@ -31,7 +31,6 @@ def idle_on_cpu(settings: TrainSettings) -> list[str]:
     """Return a sentence about the settings that have no effect on the CPU, if there are any."""
     unused = sorted(MEGATRON_CUDA & settings.trainer.megatron.keys())
     unused += ["colocate"] if settings.engine.colocate else []
-    unused += ["sequence_parallel"] if settings.trainer.sequence_parallel else []
     return [f"{', '.join(unused)}: no effect on the CPU."] if unused else []
 
 

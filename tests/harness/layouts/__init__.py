@@ -1,0 +1,1 @@
+"""Layouts of the trainer: each trains as one rank does."""
