@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from schemas.errors import InvalidValue
 from slime_events.app.launch.slime_folders import as_in_slime
 from slime_events.core.config.paths import missing_paths
 from slime_events.core.config.settings import TrainSettings
@@ -78,6 +79,12 @@ def test_a_run_begins_with_the_reference_until_something_was_saved(model: str, t
         assert len(notes) == 1
         assert f"begins with ref_load {reference}" in notes[0]
     assert missing_paths(settings) == missing_paths(_settings(hf_checkpoint=model))
+
+
+def test_a_run_does_not_begin_with_a_reference_that_is_not_there(model: str, tmp_path: Path) -> None:
+    saved = str(tmp_path / "saved")
+    with pytest.raises(InvalidValue, match=r"--ref-load .*sft_torch_dist does not exist"):
+        as_in_slime(_settings(hf_checkpoint=model, ref_load=str(tmp_path / "sft_torch_dist"), load=saved, save=saved))
 
 
 @pytest.mark.parametrize("has_reference", [False, True])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from schemas.errors import InvalidValue
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from storage.weights.folder_formats import FolderFormat, format_of
@@ -18,7 +19,10 @@ CONVERTED = "_torch_dist"
 
 
 def as_in_slime(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
-    """Return the settings with the folders that the run reads, and a sentence for each change."""
+    """Return the settings with the folders that the run reads, and a sentence for each change.
+
+    Raises InvalidValue if the run would begin with a `ref_load` that is no model.
+    """
     trainer, notes = settings.trainer, list[str]()
     model = trainer.hf_checkpoint
     steps = {"ref_load": "ref_ckpt_step", "load": "ckpt_step"}
@@ -38,9 +42,18 @@ def as_in_slime(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
 
 
 def _from_reference(trainer: TrainerSettings) -> tuple[TrainerSettings, str]:
-    """Return the settings that begin with `ref_load`, or without it with `hf_checkpoint`, and a text for the folder."""
+    """Return the settings that begin with `ref_load`, or without it with `hf_checkpoint`, and a text for the folder.
+
+    Raises InvalidValue if `ref_load` is no model.
+    """
     if not trainer.ref_load:
         return replace(trainer, load=None, ckpt_step=None), trainer.hf_checkpoint
+    if format_of(trainer.ref_load) is None:
+        problem = "holds no model" if Path(trainer.ref_load).exists() else "does not exist"
+        raise InvalidValue(
+            f"--ref-load {trainer.ref_load} {problem}, and the run would begin with it, since --load {trainer.load} "
+            "holds no checkpoint yet: correct the path, or leave --ref-load out to begin with --hf-checkpoint"
+        )
     begun = replace(trainer, load=trainer.ref_load, ckpt_step=trainer.ref_ckpt_step, load_optim=False)
     return begun, f"ref_load {trainer.ref_load}"
 
