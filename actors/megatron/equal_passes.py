@@ -70,11 +70,9 @@ class EqualPasses:
         token = np.zeros(1, np.int32)
         multiple = config.tensor_model_parallel_size if config.sequence_parallel else 1
         device = torch.device(torch.cuda.current_device())
-        context = parallel_state.get_context_parallel_group()
-        packed = pack_sequences([(token, token)], device, multiple_of=multiple, context=context)
-        inputs = packed.packed.inputs(packed.token_ids, packed.position_ids)
+        packed = pack_sequences([(token, token)], device, multiple_of=multiple)
         with _counts_kept(self.model):
-            output: Tensor = self.model(*inputs, None, packed_seq_params=packed.packed)
+            output: Tensor = self.model(packed.token_ids, packed.position_ids, None, packed_seq_params=packed.packed)
         return output
 
 

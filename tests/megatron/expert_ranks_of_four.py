@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from tests.megatron.expert_ranks import EXPERTS, FIXED, SHARED
+from tests.megatron.expert_ranks import EXPERTS, SHARED
 from tests.megatron.pipeline_ranks import PIPELINE, Case, run_all
 
-CONTEXT = {"context_parallel_size": 2}
-LARGE = FIXED | {"micro_batch_size": 16}
 FOUR = {
     "an expert each": Case("qwen3_moe", {"megatron": {"expert_model_parallel_size": 4}}),
     "copies": Case("qwen3_moe", EXPERTS),
     "copies, shared state": Case("qwen3_moe", SHARED, ["copies"]),
     "parts of experts": Case("qwen3_moe", {"megatron": EXPERTS["megatron"] | {"expert_tensor_parallel_size": 2}}),
     "stages": Case("qwen3_moe", PIPELINE | EXPERTS),
-    "parts of sequences": Case("qwen3_moe", CONTEXT | EXPERTS),
-    "parts of sequences, a pass and none": Case(
-        "qwen3_moe", CONTEXT | LARGE | {"megatron": {"expert_model_parallel_size": 4}}
-    ),
-    "latent attention": Case("deepseek_v2", EXPERTS),
-    "latent attention, parts of sequences": Case("deepseek_v2_groups", CONTEXT | EXPERTS),
 }
 
 
