@@ -20,7 +20,7 @@ from actors.megatron.attention import PackedSequences, give_ends_to_kernels
 from actors.megatron.cpu import has_transformer_engine, on_cpu, stand_in
 from actors.megatron.cpu_dispatcher import install_dispatcher
 from actors.megatron.families.architecture import SAME_NAMES, Architecture
-from actors.megatron.families.expert_layers import expert_config
+from actors.megatron.families.expert_layers import expert_config, keep_float32
 from actors.megatron.families.latent_layers import latent_config
 from actors.megatron.families.norm import use_own_norm
 from actors.megatron.fusions import FusedKernels, fusions
@@ -179,7 +179,11 @@ def build_model(
         for name, parameter in named_parameters(model):
             if rules[name].cut is not None and not hasattr(parameter, "tensor_model_parallel"):
                 set_tensor_model_parallel_attributes(parameter, is_parallel=True, dim=rules[name].cut, stride=1)
-        return Float16Module(config, model) if config.bf16 else model
+        if not config.bf16:
+            return model
+        half: torch.nn.Module = Float16Module(config, model)
+        keep_float32(half)
+        return half
 
 
 def _usual_model(architecture: Architecture, config: TransformerConfig, kind: type[PolicyModel]) -> PolicyModel:

@@ -25,9 +25,11 @@ FAMILIES = (
     "deepseek_v2_dense",
     "deepseek_v2",
     "deepseek_v2_groups",
+    "deepseek_v3",
+    "moonlight",
 )
 """Names of the families for `make_model`."""
-WITH_EXPERTS = ("qwen3_moe", "deepseek_v2", "deepseek_v2_groups")
+WITH_EXPERTS = ("qwen3_moe", "deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "moonlight")
 """Those that run with one tensor parallel rank alone."""
 
 
@@ -35,7 +37,7 @@ def make_model(
     folder: Path, family: str = "qwen3", *, tied: bool = True, seed: int = 0, **sizes: Any
 ) -> PreTrainedModel:
     """A random float32 model, saved to `folder` in Hugging Face's layout."""
-    if family.startswith("deepseek"):
+    if family.startswith(("deepseek", "moonlight")):
         return _latent_model(folder, family, {"tie_word_embeddings": tied} | sizes, seed)
     from transformers import (  # takes seconds, which ranks that load a finished model need not spend
         Glm4Config,
@@ -88,7 +90,7 @@ def make_model(
 
 def _latent_model(folder: Path, family: str, sizes: dict[str, Any], seed: int) -> PreTrainedModel:
     """A model of `make_model` with latent attention; heads have values of another size than keys."""
-    from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
+    from transformers import DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM
 
     yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 16,
             "beta_fast": 32.0, "beta_slow": 1.0}  # fmt: skip
@@ -107,9 +109,9 @@ def _latent_model(folder: Path, family: str, sizes: dict[str, Any], seed: int) -
         "v_head_dim": 10,
         "max_position_embeddings": 256,
         "initializer_range": 0.2,
-        # SGLang reads these two, and transformers 5 leaves them out of its own files.
+        # SGLang reads the next two, and transformers 5 leaves them out of its own files.
         "moe_layer_freq": 1,
-        "scoring_func": "softmax",
+        "scoring_func": "softmax" if family.startswith("deepseek_v2") else "sigmoid",
         "n_group": 1,
         "topk_group": 1,
         "n_routed_experts": 8,
@@ -122,19 +124,26 @@ def _latent_model(folder: Path, family: str, sizes: dict[str, Any], seed: int) -
         "first_k_dense_replace": 1,
         "q_lora_rank": None,
         "rope_parameters": default,
-        "topk_method": "greedy",
+        "topk_method": "greedy" if family.startswith("deepseek_v2") else "noaux_tc",
     }
     if family == "deepseek_v2_dense":
-        own |= {"first_k_dense_replace": 2, "q_lora_rank": 24, "rope_parameters": yarn | scales}
+        own |= {"first_k_dense_replace": 9, "q_lora_rank": 24, "rope_parameters": yarn | scales}
     if family == "deepseek_v2_groups":
         groups = {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 2, "routed_scaling_factor": 2.5}
         own |= groups | {"topk_method": "group_limited_greedy"}
+    if family == "deepseek_v3":
+        groups = {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 4}
+        own |= groups | {"q_lora_rank": 24, "rope_parameters": yarn | {"mscale": 1.0, "mscale_all_dim": 1.0}}
+    if family in ("deepseek_v3", "moonlight"):
+        own |= {"routed_scaling_factor": 2.5, "num_mtp_layers": 0}
+        return _saved(DeepseekV3ForCausalLM(DeepseekV3Config(**common | own | sizes)), folder)
     return _saved(DeepseekV2ForCausalLM(DeepseekV2Config(**common | own | sizes)), folder)
 
 
 def _saved(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """Save a model whose norms and biases are random, too."""
-    for name, parameter in model.named_parameters():
+    biases = [(name, buffer) for name, buffer in model.named_buffers() if "bias" in name]
+    for name, parameter in (*model.named_parameters(), *biases):
         if "norm" in name or "bias" in name:  # all ones and zeros would hide a swapped tensor
             parameter.data.add_(torch.randn_like(parameter) * 0.1)
     model.eval().save_pretrained(folder)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+import torch
 from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.transformer.moe import moe_utils
+from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.spec_utils import ModuleSpec
 
 from actors.megatron.families.architecture import Architecture
@@ -32,6 +34,13 @@ def with_experts(architecture: Architecture, dense: ModuleSpec, *, transformer_e
         mixed = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=count, normalization="RMSNorm")
     parts.mlp = mixed.submodules.mlp
     return dense
+
+
+def keep_float32(model: torch.nn.Module) -> None:
+    """Make the routers' biases float32 again, which Megatron does only in the first forward pass."""
+    for module in model.modules():
+        if isinstance(module, TopKRouter):
+            module._maintain_float32_expert_bias()
 
 
 def expert_config(architecture: Architecture, flags: Mapping[str, object]) -> dict[str, object]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.families.deepseek_v2 import DeepseekV2
+from actors.megatron.families.deepseek_v3 import DeepseekV3
 from actors.megatron.families.family import Family
 from actors.megatron.families.glm4 import Glm4
 from actors.megatron.families.llama import Llama
@@ -26,6 +27,7 @@ FAMILIES: dict[str, Family] = {
     "MistralForCausalLM": Mistral(),
     "Glm4ForCausalLM": Glm4(),
     "DeepseekV2ForCausalLM": DeepseekV2(),
+    "DeepseekV3ForCausalLM": DeepseekV3(),
 }
 
 
