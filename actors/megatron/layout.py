@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from schemas.doc import doc
@@ -35,6 +35,9 @@ class Layout:
         None
     )
     last_stage: Annotated[int | None, doc("Layers of its last stage.")] = None
+    sequence: Annotated[bool, doc("Tensor parallel ranks divide the tokens between the cut parameters.")] = field(
+        default=False, kw_only=True
+    )
 
     @classmethod
     def of(cls, settings: TrainerSettings) -> Layout:
@@ -49,14 +52,16 @@ class Layout:
                 for name, default in zip(EXPERT_AXES, (1, tensor), strict=True)
             ),
             *(_layers(settings.megatron.get(name), flag) for name, flag in STAGES.items()),
+            sequence=settings.sequence_parallel and tensor > 1,
         )
 
     def check(self, architecture: Architecture) -> None:
         """Raise ImpossibleCombination if the model cannot be cut like this."""
         self._check_experts(architecture)
-        if architecture.experts is not None and self.tensor > 1:
+        if architecture.experts is not None and self.tensor > 1 and not self.sequence:
             raise ImpossibleCombination(
-                "the trainer runs mixtures of experts without tensor parallelism: set tensor-model-parallel-size to 1"
+                f"mixtures of experts with tensor-model-parallel-size {self.tensor} need sequence parallelism: set "
+                "sequence-parallel"
             )
         self._check_stages(architecture.num_layers)
         names = ("vocab_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups")
@@ -91,6 +96,12 @@ class Layout:
         for size, what, flag, ranks in cuts:
             if size % ranks:
                 raise ImpossibleCombination(f"{size} {what} in the checkpoint cannot be cut over {flag} {ranks}")
+        if self.expert == 1 and self.expert_tensor != self.tensor:
+            # Without expert parallelism, Megatron sums experts' gradients over the ranks of all other parameters.
+            raise ImpossibleCombination(
+                f"expert-tensor-parallel-size {self.expert_tensor} with tensor-model-parallel-size {self.tensor} needs "
+                "expert-model-parallel-size above 1: the gradients of experts would be wrong. Set both to the same"
+            )
 
     def check_ranks(self, ranks: int) -> None:
         """Raise ImpossibleCombination if a trainer cannot have this number of ranks."""

@@ -14,7 +14,7 @@ GREEDY, IN_GROUPS = "greedy", "group_limited_greedy"
 
 
 class DeepseekV2(Mixture, LatentDense):
-    """DeepSeek-V2-Lite and DeepSeek-Coder-V2-Lite, with tensor-model-parallel-size 1."""
+    """DeepSeek-V2-Lite and DeepSeek-Coder-V2-Lite."""
 
     model_class = "DeepseekV2ForCausalLM"
 

@@ -10,7 +10,7 @@ from actors.megatron.families.mixture import Mixture
 
 
 class Qwen3Moe(Mixture):
-    """Qwen3-30B-A3B and Qwen3-235B-A22B, with tensor-model-parallel-size 1."""
+    """Qwen3-30B-A3B and Qwen3-235B-A22B."""
 
     model_class = "Qwen3MoeForCausalLM"
     qk_layernorm = True

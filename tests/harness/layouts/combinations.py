@@ -119,6 +119,12 @@ COMBINATIONS = (
     Combination("qwen3_moe", tp=2, sp=True),
     Combination("qwen3_moe", tp=2, sp=True, etp=1),
     Combination("qwen3_moe", tp=2, sp=True, dp=2),
+    Combination("qwen3_moe", tp=2, sp=True, ep=2, etp=1),
+    Combination("qwen3_moe", dp=2, etp=2),
+    Combination("qwen3_moe", tp=2, sp=True, pp=2),
+    Combination("qwen3_moe", tp=2, sp=True, cp=2),
+    Combination("deepseek_v2", tp=2, sp=True),
+    Combination("qwen3_moe", tp=2, sp=True, dp=2, ep=2),
 )
 """Rows of the page."""
 FURTHER = (
