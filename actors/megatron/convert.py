@@ -70,7 +70,7 @@ def convert(conversion: Conversion, report: Report = lambda name, size: None) ->
                 for folder in (partial, *filter(Path.is_dir, partial.iterdir())):
                     fsync(folder)
                 os.rename(partial, target)
-            except BaseException:
+            except BaseException:  # an interrupted conversion leaves nothing behind either
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
             fsync(target.parent)

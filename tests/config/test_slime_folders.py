@@ -71,8 +71,8 @@ def test_a_run_begins_with_the_reference_until_something_was_saved(model: str, t
     reference.mkdir()
     (reference / "latest_checkpointed_iteration.txt").write_text("release")
     for load in ({"load": saved, "save": saved, "ckpt_step": 3}, {}):
-        given = _settings(hf_checkpoint=model, ref_load=str(reference), ref_ckpt_step=5, **load)
-        settings, notes = as_in_slime(given)
+        settings_before = _settings(hf_checkpoint=model, ref_load=str(reference), ref_ckpt_step=5, **load)
+        settings, notes = as_in_slime(settings_before)
         trainer = settings.trainer
         assert (trainer.load, trainer.ckpt_step, trainer.load_optim) == (str(reference), 5, False)
         assert trainer.ref_load == str(reference)
