@@ -143,13 +143,18 @@ def _layers(value: object, flag: str) -> int | None:
     return value
 
 
-def check_routing_replay(settings: TrainerSettings, architecture: Architecture) -> None:
-    """Raise ImpossibleCombination if the experts of tokens are to be used again, and cannot be."""
+def check_routing(settings: TrainerSettings, architecture: Architecture) -> None:
+    """Raise ImpossibleCombination if the layout allows no replay of the routing, or no update of routers' biases."""
+    layout, rate = Layout.of(settings), settings.megatron.get("moe_router_bias_update_rate")
+    if rate and (layout.context > 1 or (layout.tensor > 1 and settings.sequence_parallel)):
+        raise ImpossibleCombination(
+            f"moe-router-bias-update-rate {rate}: with context parallel or sequence parallel ranks the tokens that "
+            "fill up sequences would count in the load of experts. Leave it out"
+        )
     if not settings.use_routing_replay:
         return
     if architecture.experts is None:
         raise ImpossibleCombination(f"use-routing-replay: {architecture.model_class} has no experts")
-    layout = Layout.of(settings)
     if layout != Layout():
         raise ImpossibleCombination(
             "use-routing-replay runs with data parallel ranks alone: set each other number of parallel ranks to 1"

@@ -25,7 +25,7 @@ from actors.megatron.families.latent_layers import latent_config
 from actors.megatron.families.norm import use_own_norm
 from actors.megatron.fusions import FusedKernels, fusions
 from actors.megatron.layers import block_spec
-from actors.megatron.layout import Layout, check_routing_replay
+from actors.megatron.layout import Layout, check_routing
 from actors.megatron.own_model import EXPECTED, Building, check_parameters, own_model
 from actors.megatron.routes import leave_alone, routers_of
 from actors.megatron.weights import model_rules, named_parameters
@@ -95,7 +95,7 @@ def transformer_config(
     Raises InvalidValue.
     """
     Layout.of(settings).check(architecture)
-    check_routing_replay(settings, architecture)
+    check_routing(settings, architecture)
     dtype = torch.bfloat16 if settings.bf16 else torch.float32
     interleaved = {"rotary_interleaved": architecture.rotary_interleaved}
     ranks = settings.tensor_model_parallel_size

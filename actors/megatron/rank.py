@@ -1,6 +1,7 @@
 """`TrainerRank`: a Megatron process of the trainer."""
 
 import gc
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -52,6 +53,8 @@ from slime_events.plugins.trainer_points import IN_STEPS, INIT, MODEL, WRITTEN, 
 from storage.weights.files import open_checkpoint
 from storage.weights.shards import Shard, TensorBytes, write_shards
 
+logger = logging.getLogger(__name__)
+
 
 class TrainerRank(Backend):
     """A rank. Every method is collective: all ranks call it, in the same order, with the same arguments.
@@ -83,6 +86,11 @@ class TrainerRank(Backend):
         args = ArgsView.of(settings, algorithm) if shown is None else ArgsView(shown)
         self._functions = TrainerFunctions(args, settings, algorithm)
         self._architecture = architecture = read_architecture(settings.hf_checkpoint)
+        if architecture.prediction_layers:
+            logger.warning(
+                "multi-token prediction layers of %s are neither trained nor in the published weights",
+                settings.hf_checkpoint,
+            )
         check_device(settings, cpu=on_cpu())
         self._flags = sort_flags(settings.megatron, architecture, cpu=on_cpu())
         self._config = transformer_config(architecture, settings, self._flags.transformer)

@@ -15,7 +15,7 @@ from actors.megatron.rank import TrainerRank
 from slime_events.core.config.algorithm import AlgorithmSettings
 from tests.megatron.gradients import gradients_of
 from tests.megatron.ranks import agree
-from tests.megatron.tiny import FAMILIES, WITH_EXPERTS, make_batch, settings_for
+from tests.megatron.tiny import FAMILIES, MOVING_BIAS, WITH_EXPERTS, make_batch, settings_for
 
 
 def main() -> None:
@@ -25,9 +25,9 @@ def main() -> None:
     models, out, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     for family in FAMILIES:
         tensor = 1 if family in WITH_EXPERTS else 2
-        settings = settings_for(
-            models / family, tensor_model_parallel_size=tensor, sequence_parallel=tensor > 1, clip_grad=0.0
-        )
+        moving = MOVING_BIAS if family == "glm4_moe" else {}
+        parallel = {"tensor_model_parallel_size": tensor, "sequence_parallel": tensor > 1}
+        settings = settings_for(models / family, clip_grad=0.0, **parallel, **moving)
         trainer = TrainerRank(settings, AlgorithmSettings(), rank, 2, agree(out / f"{family}.master", rank))
         parameters = sum(parameter.numel() for parameter in trainer.trainee.model.parameters())
         assert rank_memory(trainer.trainee.architecture, Layout.of(settings), 2).parameters == parameters

@@ -19,11 +19,12 @@ from actors.megatron.model import transformer_config
 from schemas.errors import CheckpointMismatch, ImpossibleCombination, InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
 from tests.megatron.gradients import gradients_of, plain_gradients
-from tests.megatron.tiny import FAMILIES, make_batch, make_model
+from tests.megatron.tiny import FAMILIES, MOVING_BIAS, make_batch, make_model
 from tests.megatron.two_processes import run_two
 from tools.models_page import document
 
 Trainer = Callable[..., Any]
+BIAS = ".gate.e_score_correction_bias"
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 
 
@@ -85,7 +86,8 @@ def test_a_checkpoint_continues_bit_by_bit(family: str, models: Path, tmp_path: 
 @pytest.mark.real
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_ranks_have_the_gradients_of_one(family: str, models: Path, two_ranks: Path, trainer: Trainer) -> None:
-    with trainer(models / family, clip_grad=0.0) as rank:
+    moving = MOVING_BIAS if family == "glm4_moe" else {}
+    with trainer(models / family, clip_grad=0.0, **moving) as rank:
         rank.train(make_batch())
         alone = gradients_of(rank)
         weights = {name: tensor.clone() for name, tensor in rank.export_weights()}
@@ -97,11 +99,41 @@ def test_two_ranks_have_the_gradients_of_one(family: str, models: Path, two_rank
         )
     after = load_file(two_ranks / f"{family}.weights")
     assert after.keys() == weights.keys()
+    biases = [name for name in after if name.endswith(BIAS)]
+    assert (len(biases) > 0) is (family in ("glm4_moe", "deepseek_v3", "moonlight"))
+    assert all(torch.equal(after[name], weights[name]) for name in biases)
 
 
 MOE = {"architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48,
        "num_attention_heads": 4, "vocab_size": 64, "num_experts": 4, "num_experts_per_tok": 2,
        "moe_intermediate_size": 24, "norm_topk_prob": True}  # fmt: skip
+
+
+SIGMOID = MOE | {"architectures": ["Glm4MoeForCausalLM"], "n_routed_experts": 8, "num_experts_per_tok": 4,
+                 "n_shared_experts": 1, "routed_scaling_factor": 2.5, "first_k_dense_replace": 1, "n_group": 4,
+                 "topk_group": 2}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"norm_topk_prob": False}, "norm_topk_prob false"),
+        ({"num_experts_per_tok": 1, "topk_group": 4}, "num_experts_per_tok 1 "),
+        ({"num_experts_per_tok": 2}, r"topk_group 2 of n_group 4 with num_experts_per_tok 2 \(4 is supported\)"),
+        ({"scoring_func": "softmax"}, "scoring_func softmax"),
+        ({"topk_method": "greedy"}, "topk_method greedy"),
+        ({"moe_layer_freq": 2}, "moe_layer_freq 2"),
+    ],
+)
+def test_a_router_that_megatron_does_not_have_is_refused(change: dict[str, Any], reason: str) -> None:
+    assert architecture_of(SIGMOID).active_ffn_size == (48 + 5 * 24) // 2
+    with pytest.raises(CheckpointMismatch, match=reason):
+        architecture_of(SIGMOID | change)
+
+
+def test_a_config_without_a_size_of_the_router_is_refused() -> None:
+    with pytest.raises(CheckpointMismatch, match="n_group is missing"):
+        architecture_of({name: value for name, value in SIGMOID.items() if name != "n_group"})
 
 
 @pytest.mark.parametrize(
@@ -126,6 +158,39 @@ def test_slimes_flags_of_experts_agree_with_the_config() -> None:
         architecture_of(MOE).check_flags(flags | {"num_moe_experts": 8})
     with pytest.raises(CheckpointMismatch, match="--moe-layer-freq"):
         architecture_of(MOE).check_flags(flags | {"moe_layer_freq": "[0]*1+[1]*1"})
+
+
+def test_slimes_flags_of_glm_4_7_agree_with_the_config() -> None:
+    """Compare those of slime's scripts/run-glm4.7-355B-A32B.sh, with smaller sizes."""
+    flags = {
+        "moe_ffn_hidden_size": 24,
+        "moe_shared_expert_intermediate_size": 24,
+        "moe_router_pre_softmax": True,
+        "moe_router_score_function": "sigmoid",
+        "moe_router_enable_expert_bias": True,
+        "moe_router_bias_update_rate": 0,
+        "moe_router_load_balancing_type": "seq_aux_loss",
+        "moe_token_dispatcher_type": "alltoall",
+        "moe_router_topk": 4,
+        "moe_router_topk_scaling_factor": 2.5,
+        "moe_router_num_groups": 4,
+        "moe_router_group_topk": 2,
+        "moe_layer_freq": "[0]*1+[1]*1",
+        "num_moe_experts": 8,
+        "moe_aux_loss_coeff": 0,
+    }
+    architecture_of(SIGMOID).check_flags(flags)
+    wrong = {
+        "moe_router_score_function": "softmax",
+        "moe_router_enable_expert_bias": False,
+        "moe_router_topk_scaling_factor": 1.8,
+        "moe_router_num_groups": 1,
+        "moe_shared_expert_intermediate_size": 48,
+        "moe_layer_freq": "[1]*2",
+    }
+    with pytest.raises(CheckpointMismatch) as refused:
+        architecture_of(SIGMOID).check_flags(flags | wrong)
+    assert all(f"--{name.replace('_', '-')} " in str(refused.value) for name in wrong)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +234,22 @@ def test_an_auxiliary_loss_is_refused() -> None:
     with pytest.raises(InvalidValue, match="moe-aux-loss-coeff"):
         transformer_config(architecture_of(MOE), TrainerSettings(), {"moe_aux_loss_coeff": 0.01})
     assert transformer_config(architecture_of(MOE), TrainerSettings(), {"moe_aux_loss_coeff": 0.0}).num_moe_experts == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "setting", "reason"),
+    [
+        (SIGMOID, {"moe_z_loss_coeff": 0.001}, "moe-z-loss-coeff"),
+        (SIGMOID, {"moe_expert_capacity_factor": 1.0}, "moe-expert-capacity-factor"),
+        (SIGMOID, {"moe_input_jitter_eps": 0.1}, "moe-input-jitter-eps"),
+        (MOE, {"moe_router_bias_update_rate": 0.001}, "routers of Qwen3MoeForCausalLM have no bias"),
+    ],
+)
+def test_a_setting_that_would_make_log_probs_inexact_is_refused(
+    config: dict[str, Any], setting: dict[str, float], reason: str
+) -> None:
+    with pytest.raises(InvalidValue, match=reason):
+        transformer_config(architecture_of(config), TrainerSettings(), setting)
 
 
 def test_settings_of_speed_that_have_no_effect_are_named(caplog: pytest.LogCaptureFixture) -> None:

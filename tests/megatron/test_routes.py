@@ -14,7 +14,7 @@ from megatron.core.transformer.moe.router import TopKRouter
 from torch import Tensor
 
 from actors.megatron.families.registry import read_architecture
-from actors.megatron.layout import check_routing_replay
+from actors.megatron.layout import check_routing
 from actors.megatron.rank import TrainerRank
 from actors.megatron.routes import Choices, Routes
 from schemas.errors import ImpossibleCombination
@@ -147,6 +147,15 @@ def test_a_step_records_whatever_its_old_log_probs_are_of(experts: Path, trainer
 
 
 @pytest.mark.parametrize(
+    "change", [{"context_parallel_size": 2}, {"tensor_model_parallel_size": 2, "sequence_parallel": True}]
+)
+def test_a_moving_bias_is_refused_if_fill_would_count(change: dict[str, Any], experts: Path) -> None:
+    settings = TrainerSettings(megatron={"moe_router_bias_update_rate": 0.001}, **change)
+    with pytest.raises(ImpossibleCombination, match="moe-router-bias-update-rate"):
+        check_routing(settings, read_architecture(experts))
+
+
+@pytest.mark.parametrize(
     ("family", "change", "reason"),
     [
         ("qwen3", {}, "no experts"),
@@ -157,4 +166,4 @@ def test_a_step_records_whatever_its_old_log_probs_are_of(experts: Path, trainer
 def test_replay_that_cannot_be_is_refused(family: str, change: dict[str, Any], reason: str, tmp_path: Path) -> None:
     make_model(tmp_path, family)
     with pytest.raises(ImpossibleCombination, match=reason):
-        check_routing_replay(TrainerSettings(use_routing_replay=True, **change), read_architecture(tmp_path))
+        check_routing(TrainerSettings(use_routing_replay=True, **change), read_architecture(tmp_path))

@@ -25,6 +25,7 @@ CASES = [
     *(("mistral", False), ("glm4", False), ("glm4", True), ("qwen3_moe", False), ("qwen3_moe", True)),
     *(("deepseek_v2_dense", False), ("deepseek_v2", False), ("deepseek_v2_groups", False)),
     *(("deepseek_v3", False), ("moonlight", False)),
+    *(("glm4_moe", False), ("glm4_moe", True)),
 ]
 
 
@@ -103,6 +104,20 @@ def test_a_tensor_that_does_not_fit_is_named(
     damage(tmp_path, change)
     with pytest.raises(CheckpointMismatch, match=message), trainer(tmp_path):
         pass
+
+
+def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path, trainer: Callable[..., Any]) -> None:
+    make_model(tmp_path)
+    with trainer(tmp_path) as rank:
+        digest = rank.weights_digest()
+    damage(tmp_path, lambda t: t.update({"model.layers.2.eh_proj.weight": torch.ones(32, 64)}))
+    with pytest.raises(CheckpointMismatch, match=r"model\.layers\.2\.eh_proj\.weight: unexpected"), trainer(tmp_path):
+        pass
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_nextn_predict_layers": 1}))
+    with trainer(tmp_path) as rank:
+        assert rank.weights_digest() == digest
+        assert not any("layers.2" in name for name, _ in rank.export_weights())
 
 
 def test_a_config_of_another_size_names_the_shapes(tmp_path: Path, trainer: Callable[..., Any]) -> None:

@@ -22,6 +22,7 @@ FAMILIES = (
     "mistral",
     "glm4",
     "qwen3_moe",
+    "glm4_moe",
     "deepseek_v2_dense",
     "deepseek_v2",
     "deepseek_v2_groups",
@@ -29,8 +30,17 @@ FAMILIES = (
     "moonlight",
 )
 """Names of the families for `make_model`."""
-WITH_EXPERTS = ("qwen3_moe", "deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "moonlight")
+WITH_EXPERTS = ("qwen3_moe", "glm4_moe", "deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "moonlight")
 """Those that run with one tensor parallel rank alone."""
+GLM4_MOE: dict[str, Any] = {
+    "head_dim": 16, "attention_bias": True, "use_qk_norm": True, "pad_token_id": None, "eos_token_id": 1,
+    "n_routed_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 24, "n_shared_experts": 2,
+    "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "n_group": 4, "topk_group": 2, "num_mtp_layers": 0,
+    "num_hidden_layers": 3,
+}  # fmt: skip
+"""Each part of a GLM-4.5 that its config can turn off; and groups, which DeepSeek-V3 uses."""
+MOVING_BIAS = {"megatron": {"moe_router_bias_update_rate": 0.01}}
+"""Settings with which a step moves the routers' biases."""
 
 
 def make_model(
@@ -42,6 +52,8 @@ def make_model(
     from transformers import (  # takes seconds, which ranks that load a finished model need not spend
         Glm4Config,
         Glm4ForCausalLM,
+        Glm4MoeConfig,
+        Glm4MoeForCausalLM,
         LlamaConfig,
         LlamaForCausalLM,
         MistralConfig,
@@ -77,6 +89,9 @@ def make_model(
         experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
         rope = {"rope_type": "default", "rope_theta": 1e6}
         model = Qwen3MoeForCausalLM(Qwen3MoeConfig(head_dim=16, rope_parameters=rope, **experts | common))
+    elif family == "glm4_moe":
+        rope = {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5}
+        model = Glm4MoeForCausalLM(Glm4MoeConfig(rope_parameters=rope, **common | GLM4_MOE | sizes))
     elif family == "mistral":
         model = MistralForCausalLM(MistralConfig(head_dim=16, sliding_window=None, **common))
     elif family == "glm4":

@@ -43,6 +43,9 @@ class Architecture:
     experts: Annotated[Experts | None, doc("Replace the MLP of layers; None if the model is dense.")] = None
     rotary_percent: Annotated[float, doc("Part of each head that rotates; its first values.")] = 1.0
     post_norms: Annotated[bool, doc("RMSNorm of the outputs of attention and of the MLP.")] = False
+    prediction_layers: Annotated[
+        int, doc("Multi-token prediction layers after the last layer of its checkpoint, which are not trained.")
+    ] = 0
     rotary_interleaved: Annotated[bool, doc("Neighbouring values rotate together; else those half a head apart.")] = (
         False
     )

@@ -45,6 +45,7 @@ class Dense:
             qk_layernorm=self.qk_layernorm,
             add_qkv_bias=self.add_qkv_bias,
             tied=bool(config.get("tie_word_embeddings", False)),
+            prediction_layers=config.get("num_nextn_predict_layers") or 0,
         )
 
     def rope(self, config: Mapping[str, Any], where: str) -> tuple[float, float | None]:

@@ -16,8 +16,21 @@ from schemas.errors import InvalidValue
 
 logger = logging.getLogger(__name__)
 
-IGNORED = ("moe_grouped_gemm", "moe_permute_fusion", "moe_token_dispatcher_type", "moe_enable_deepep")
-"""Megatron's settings of speed alone, which have no effect if their value is not the trainer's."""
+IGNORED = (
+    "moe_grouped_gemm", "moe_permute_fusion", "moe_token_dispatcher_type", "moe_enable_deepep", "moe_token_drop_policy",
+    "moe_router_load_balancing_type", "moe_router_pre_softmax",
+)  # fmt: skip
+"""Megatron's settings that have no effect if their value is not the trainer's: settings of speed, the kind of a loss
+whose coefficient is 0, the policy of a limit that is not set, and a softmax setting with a sigmoid.
+"""
+REFUSED = {
+    "moe_z_loss_coeff": "the trainer adds no auxiliary loss, because Megatron's depends on the number of ranks",
+    "moe_expert_capacity_factor": "an expert with too many tokens would drop some, and log-probs would not be exact",
+    "moe_pad_expert_input_to_capacity": "experts have no capacity, because they drop no tokens",
+    "moe_input_jitter_eps": "random factors of the router's input would make log-probs inexact",
+    "moe_router_force_load_balancing": "random experts would make log-probs meaningless",
+}
+"""Reason why a setting of Megatron is refused, by name."""
 
 
 def with_experts(architecture: Architecture, dense: ModuleSpec, *, transformer_engine: bool) -> ModuleSpec:
@@ -46,7 +59,8 @@ def keep_float32(model: torch.nn.Module) -> None:
 def expert_config(architecture: Architecture, flags: Mapping[str, object]) -> dict[str, object]:
     """Return the fields of Megatron's config for the experts; nothing for a dense model.
 
-    flags: the user's, by Megatron's names. Raises InvalidValue for a loss that the trainer does not add.
+    flags: the user's, by Megatron's names. Raises InvalidValue for a loss that the trainer does not add, and for
+    settings with which log-probs would not be exact.
     """
     if architecture.experts is None:
         return {}
@@ -56,13 +70,21 @@ def expert_config(architecture: Architecture, flags: Mapping[str, object]) -> di
             f"--moe-aux-loss-coeff {coefficients}: the trainer adds no auxiliary loss, because Megatron's depends on "
             "the number of ranks. Set 0"
         )
+    for name, reason in REFUSED.items():
+        if flags.get(name):
+            raise InvalidValue(f"--{name.replace('_', '-')} {flags[name]}: {reason}. Leave it out")
+    rate = flags.get("moe_router_bias_update_rate") or 0.0
+    if rate and not architecture.experts.biased:
+        raise InvalidValue(
+            f"--moe-router-bias-update-rate {rate}: routers of {architecture.model_class} have no bias. Leave it out"
+        )
     experts, grouped = architecture.experts, architecture.experts.groups > 1
     fields: dict[str, object] = {
         **experts.as_flags(architecture.num_layers),
         "moe_router_num_groups": experts.groups if grouped else None,
         "moe_router_group_topk": experts.groups_per_token if grouped else None,
         # A step moves the bias only if the user asks for it; Megatron's default is 0.001.
-        "moe_router_bias_update_rate": flags.get("moe_router_bias_update_rate") or 0.0,
+        "moe_router_bias_update_rate": rate,
         "moe_router_load_balancing_type": "none",
         "moe_aux_loss_coeff": 0.0,
         "moe_router_dtype": flags.get("moe_router_dtype") or "fp32",

@@ -22,13 +22,11 @@ class Glm4(Dense):
 
     def read(self, config: Mapping[str, Any], where: str) -> Architecture:
         """Return the architecture. Neighbouring values of a head rotate together, in its first part."""
-        rope = config.get("rope_parameters") or {}
-        part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 0.5))
         return replace(
             super().read(config, where),
             add_qkv_bias=bool(config.get("attention_bias", False)),
             post_norms=True,
-            rotary_percent=part,
+            rotary_percent=rotary_part(config),
             rotary_interleaved=True,
         )
 
@@ -52,3 +50,9 @@ class Glm4(Dense):
             ours + "self_attention.post_norm.weight": Copy.of(theirs + "post_self_attn_layernorm.weight", hidden),
             ours + "mlp.post_norm.weight": Copy.of(theirs + "post_mlp_layernorm.weight", hidden),
         }
+
+
+def rotary_part(config: Mapping[str, Any]) -> float:
+    """Return the part of each head that rotates, from either format of a GLM's config.json."""
+    rope = config.get("rope_parameters") or {}
+    return float(rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 0.5)))

@@ -12,6 +12,7 @@ from actors.megatron.families.deepseek_v2 import DeepseekV2
 from actors.megatron.families.deepseek_v3 import DeepseekV3
 from actors.megatron.families.family import Family
 from actors.megatron.families.glm4 import Glm4
+from actors.megatron.families.glm4_moe import Glm4Moe
 from actors.megatron.families.llama import Llama
 from actors.megatron.families.mistral import Mistral
 from actors.megatron.families.qwen2 import Qwen2
@@ -28,6 +29,7 @@ FAMILIES: dict[str, Family] = {
     "Glm4ForCausalLM": Glm4(),
     "DeepseekV2ForCausalLM": DeepseekV2(),
     "DeepseekV3ForCausalLM": DeepseekV3(),
+    "Glm4MoeForCausalLM": Glm4Moe(),
 }
 
 

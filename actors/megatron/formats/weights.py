@@ -49,8 +49,14 @@ def check_weights(weights: Weights, rules: Mapping[str, Rule], architecture: Arc
 
 
 def may_be_left_out(name: str, architecture: Architecture) -> bool:
-    """Return whether a tensor repeats others: a tied lm_head, or the RoPE frequencies of old checkpoints."""
-    return (architecture.tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq")
+    """Return whether the trainer needs no such tensor.
+
+    A tied lm_head and the RoPE frequencies of old checkpoints repeat others. Layers after the last one predict further
+    tokens, which the trainer does not.
+    """
+    repeats = (architecture.tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq")
+    layers = range(architecture.num_layers, architecture.num_layers + architecture.prediction_layers)
+    return repeats or any(name.startswith(f"model.layers.{layer}.") for layer in layers)
 
 
 def refuse(problems: list[str], where: str) -> None:

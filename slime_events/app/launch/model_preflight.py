@@ -50,14 +50,14 @@ def _gib(size: int) -> str:
 def check_parallelism(settings: TrainSettings) -> None:
     """Check that the model can be split over the number of ranks."""
     from actors.megatron.families.registry import read_architecture
-    from actors.megatron.layout import Layout, check_routing_replay
+    from actors.megatron.layout import Layout, check_routing
 
     if not settings.debug.debug_rollout_only:
         architecture = read_architecture(settings.trainer.hf_checkpoint)
         layout = Layout.of(settings.trainer)
         layout.check(architecture)
         layout.check_ranks(settings.trainer.world_size)
-        check_routing_replay(settings.trainer, architecture)
+        check_routing(settings.trainer, architecture)
 
 
 def _check_weights(folder: str) -> list[str]:

@@ -21,7 +21,7 @@ CONVERTED = "_torch_dist"
 def as_in_slime(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
     """Return the settings with the folders that the run reads, and a sentence for each change.
 
-    Raises InvalidValue if the run would begin with a `ref_load` that is no model.
+    Raises InvalidValue if the run would begin with a `ref_load` that is not a model.
     """
     trainer, notes = settings.trainer, list[str]()
     model = trainer.hf_checkpoint
