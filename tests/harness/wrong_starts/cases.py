@@ -235,7 +235,7 @@ PLACES = [
     Case.train("model: no such folder", "--hf-checkpoint", "nowhere", names="hf_checkpoint"),
     Case.train(
         "model: stages",
-        *("--pipeline-model-parallel-size", "2", "--actor-num-gpus-per-node", "2"),
+        *("--pipeline-model-parallel-size", "3", "--actor-num-gpus-per-node", "3"),
         names="pipeline-model-parallel-size",
     ),
     Case.train(
