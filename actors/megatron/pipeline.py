@@ -6,8 +6,6 @@ the stage before it, and the last stage computes log-probs and losses.
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from megatron.core.optimizer import ChainedOptimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.utils import get_attr_wrapped_model
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from actors.megatron.cpu import stand_in
 from actors.step.schedule import Figures, Forward, Gradients, Loss, Output
@@ -101,55 +100,39 @@ class _Sent(NamedTuple):
     on_host: Annotated[bool, doc("it is in host memory, also where the ranks have GPUs")]
 
 
-class _WithoutTensors(pickle.Pickler):
-    """Replaces a tensor by its number."""
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        self.tensors: list[Tensor] = []
-
-    def persistent_id(self, part: object) -> int | None:
-        if not isinstance(part, Tensor):
-            return None
-        self.tensors.append(part.detach())
-        return len(self.tensors) - 1
-
-
-class _WithTensors(pickle.Unpickler):
-    """Reads what `_WithoutTensors` wrote."""
-
-    def __init__(self, file: io.BytesIO, tensors: Sequence[Tensor]) -> None:
-        super().__init__(file)
-        self._tensors = tensors
-
-    def persistent_load(self, number: int) -> Tensor:
-        return self._tensors[number]
-
-
 def of_last_stage(figures: list[Figures]) -> list[Figures]:
-    """Return the figures of the last stage, which are any containers of tensors; collective over the stages."""
+    """Return the figures of the last stage; collective over the stages.
+
+    Figures are tensors and picklable values in any lists, tuples, named tuples and dicts.
+    """
     group = parallel_state.get_pipeline_model_parallel_group()
     last, device = parallel_state.get_pipeline_model_parallel_last_rank(), torch.device(torch.cuda.current_device())
     is_last = dist.get_rank() == last
-    written = io.BytesIO()
-    pickler = _WithoutTensors(written)
-    pickler.dump(figures)
-    own = pickler.tensors
-    message = [(written.getvalue(), [_Sent(part.shape, part.dtype, part.device.type == "cpu") for part in own])]
+    leaves, structure = tree_flatten(figures)
+    own = [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor)]
+    message: list[Any] = [[_message_of(leaf) for leaf in leaves], structure]
     dist.broadcast_object_list(message, last, group=group)
-    ((rest, sent),) = message
+    sent, structure = message
+    tensors = [part for part in sent if isinstance(part, _Sent)]
     received: dict[int, Tensor] = {}
-    for dtype in dict.fromkeys(part.dtype for part in sent):
-        numbers = [number for number, part in enumerate(sent) if part.dtype == dtype]
-        sizes = [sent[number].shape.numel() for number in numbers]
+    for dtype in dict.fromkeys(part.dtype for part in tensors):
+        numbers = [number for number, part in enumerate(tensors) if part.dtype == dtype]
+        sizes = [tensors[number].shape.numel() for number in numbers]
         flat = torch.empty(sum(sizes), dtype=dtype, device=device)
         if is_last:
             flat = torch.cat([own[number].to(device).reshape(-1) for number in numbers])
         dist.broadcast(flat, last, group=group)
         for number, values in zip(numbers, torch.split(flat, sizes), strict=True):
-            shaped = values.view(sent[number].shape)
-            received[number] = shaped.cpu() if sent[number].on_host else shaped
+            shaped = values.view(tensors[number].shape)
+            received[number] = shaped.cpu() if tensors[number].on_host else shaped
     if is_last:
         return figures
-    whole: list[Figures] = _WithTensors(io.BytesIO(rest), [received[number] for number in range(len(sent))]).load()
-    return whole
+    arrived = iter([received[number] for number in range(len(tensors))])
+    whole = [next(arrived) if isinstance(part, _Sent) else part for part in sent]
+    copied: list[Figures] = tree_unflatten(whole, structure)
+    return copied
+
+
+def _message_of(leaf: object) -> object:
+    """Return a part of the figures, or the shape of a tensor that follows the message."""
+    return _Sent(leaf.shape, leaf.dtype, leaf.device.type == "cpu") if isinstance(leaf, Tensor) else leaf

@@ -24,7 +24,7 @@ FUSED = {
 """Beginning of a name within a layer to the name that Megatron-LM's files may have."""
 POST_NORMS = ("self_attention.post_norm.", "mlp.post_norm.")
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
-_EXPERT = re.compile(r"(.*mlp\.experts\.)local_experts\.(\d+)\.(.+)")
+_EXPERT = re.compile(r"(mlp\.experts\.)local_experts\.(\d+)\.(.+)")
 
 
 class StoredName(NamedTuple):
