@@ -30,6 +30,7 @@ from actors.megatron.attention_kernel import (
     varlen_attention,
 )
 from actors.megatron.routes import Routing
+from actors.megatron.voters import Voters
 from actors.step.log_probs import Layer
 from schemas.doc import doc
 
@@ -64,6 +65,7 @@ class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's clas
         doc("Called with the output layer and the rows' hidden states [rows, hidden]; its result replaces the logits."),
     ] = None
     routing: Annotated[Routing | None, doc("Records or gives the experts of each token; None: routers choose.")] = None
+    voters: Annotated[Voters | None, doc("The real tokens; None if all are.")] = None
 
     @classmethod
     def of(cls, lengths: Sequence[int], rows: Tensor | None, device: torch.device) -> PackedSequences:

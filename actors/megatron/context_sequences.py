@@ -20,6 +20,7 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor
 
 from actors.megatron.attention import Ints, PackedSequences, alike, lay_out, mask_of, to_grids
+from actors.megatron.voters import Voters
 from schemas.doc import doc
 
 
@@ -140,6 +141,7 @@ class ContextSequences(PackedSequences):
             from_keys=on_device[7],
             key_grids=key_grids,
             seen=tuple(seen),
+            voters=Voters.of(lengths, 0, device, tokens),
         )
 
     @property

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,16 +70,7 @@ class EqualPasses:
         multiple = config.tensor_model_parallel_size if config.sequence_parallel else 1
         device = torch.device(torch.cuda.current_device())
         packed = pack_sequences([(token, token)], device, multiple_of=multiple)
-        with _counts_kept(self.model):
-            output: Tensor = self.model(packed.token_ids, packed.position_ids, None, packed_seq_params=packed.packed)
+        assert packed.packed.voters is not None, "packed sequences have voters"
+        packed.packed.voters = packed.packed.voters.none()
+        output: Tensor = self.model(packed.token_ids, packed.position_ids, None, packed_seq_params=packed.packed)
         return output
-
-
-@contextmanager
-def _counts_kept(model: torch.nn.Module) -> Iterator[None]:
-    """Keep the numbers of tokens by expert, from which routers with a bias correct it."""
-    counts = [count for name, count in model.named_buffers() if name.endswith("router.local_tokens_per_expert")]
-    before = [count.clone() for count in counts]
-    yield
-    for count, value in zip(counts, before, strict=True):
-        count.copy_(value)

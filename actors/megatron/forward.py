@@ -13,6 +13,7 @@ from torch import Tensor
 from actors.megatron.attention import Ints, PackedSequences
 from actors.megatron.context_sequences import ContextSequences
 from actors.megatron.pipeline import has_output
+from actors.megatron.voters import Voters
 from actors.step.heartbeat import beat
 from actors.step.log_probs import ByRows, LogitMemory, TargetTokens
 from actors.step.micro_batch import MicroBatch
@@ -84,9 +85,12 @@ def _packed(
     if context is not None and context.size() > 1:
         packed = ContextSequences.of_cut(lengths, rows, device, context, multiple_of)
     else:
-        if fill := -len(tokens) % multiple_of:
+        fill = -len(tokens) % multiple_of
+        voters = Voters.of(lengths, fill, device)
+        if fill:
             tokens, lengths = np.concatenate([tokens, np.zeros(fill, np.int64)]), [*lengths, fill]
         packed = PackedSequences.of(lengths, torch.from_numpy(rows).to(device), device)
+        packed.voters = voters
     positions = np.concatenate([np.arange(length) for length in lengths])
     on_device = [torch.from_numpy(array).to(device) for array in (tokens, positions, targets)]
     token_ids, position_ids, target_ids = on_device

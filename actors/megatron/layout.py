@@ -21,6 +21,9 @@ STAGES = {
 }
 """Megatron's settings for the layers of the first and the last stage of a pipeline, and their flags."""
 
+BALANCES = ("moe_router_bias_update_rate",)
+"""Megatron's settings that need to know the real tokens of a micro batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -144,12 +147,14 @@ def _layers(value: object, flag: str) -> int | None:
 
 
 def check_routing(settings: TrainerSettings, architecture: Architecture) -> None:
-    """Raise ImpossibleCombination if the layout allows no replay of the routing, or no update of routers' biases."""
-    layout, rate = Layout.of(settings), settings.megatron.get("moe_router_bias_update_rate")
-    if rate and (layout.context > 1 or (layout.tensor > 1 and settings.sequence_parallel)):
+    """Raise ImpossibleCombination if the layout allows no replay of the routing, or no balance of experts."""
+    layout = Layout.of(settings)
+    balances = [name for name in BALANCES if settings.megatron.get(name)]
+    if balances and layout.pipeline > 1 and "moe" in str(settings.megatron.get("recompute_modules")):
+        # A layer of experts that is computed again does not have the arguments of its micro batch.
         raise ImpossibleCombination(
-            f"moe-router-bias-update-rate {rate}: with context parallel or sequence parallel ranks the tokens that "
-            "fill up sequences would count in the load of experts. Leave it out"
+            f"{balances[0].replace('_', '-')} with pipeline-model-parallel-size {layout.pipeline} does not go with "
+            "recompute-modules moe: use recompute-granularity full, or leave moe out"
         )
     if not settings.use_routing_replay:
         return

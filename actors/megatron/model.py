@@ -27,6 +27,7 @@ from actors.megatron.fusions import FusedKernels, fusions
 from actors.megatron.layers import block_spec
 from actors.megatron.layout import Layout, check_routing
 from actors.megatron.own_model import EXPECTED, Building, check_parameters, own_model
+from actors.megatron.router import use_own_router
 from actors.megatron.routes import leave_alone, routers_of
 from actors.megatron.weights import model_rules, named_parameters
 from schemas.errors import InvalidValue
@@ -165,6 +166,7 @@ def build_model(
         if isinstance(model, PolicyModel) and model.post_process and config.sequence_parallel:
             model.take_whole_rows()
         give_ends_to_kernels(model)
+        use_own_router(model)
         model = model.to(device)
         # Mark the parameters that are cut over ranks, as Megatron's initialization does: without the mark, the gradient
         # norm would count only one rank's part.

@@ -14,6 +14,7 @@ from actors.megatron.cpu import stand_in
 from actors.megatron.equal_passes import EqualPasses, most_passes, shares_experts
 from actors.megatron.forward import Packed, response_outputs
 from actors.megatron.pipeline import Pipeline, has_output
+from actors.megatron.router import ExpertBiases
 from actors.step.heartbeat import beat
 from actors.step.policy import Timed, untimed
 from actors.step.schedule import Figures, Forward, Gradients, Loss, Output, Schedule, Single
@@ -94,11 +95,13 @@ class Trained:
     def clear_gradients(self) -> None:
         self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
+        ExpertBiases(self.model).forget_load()
 
     def apply(self, update: AdamParams) -> tuple[float, bool]:
         if self.model.ddp_config.overlap_grad_reduce:
             self.model.start_grad_sync()
-        finalize_model_grads([self.model])
+        biases = ExpertBiases(self.model)
+        finalize_model_grads([self.model])  # moves them
         self._set(update)
         with stand_in():
             overflowed = self.optimizer.prepare_grads()
@@ -106,6 +109,8 @@ class Trained:
             taken = not overflowed and math.isfinite(norm)
             if taken:
                 self.optimizer.step()
+            else:
+                biases.take_back()
         beat()
         return norm, taken
 

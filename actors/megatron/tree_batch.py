@@ -17,6 +17,7 @@ from torch import Tensor
 
 from actors.megatron.attention import Ints, PackedSequences, alike, lay_out, mask_of
 from actors.megatron.forward import Packed, kept_of_all, pack
+from actors.megatron.voters import Voters
 from actors.step.micro_batch import MicroBatch
 from schemas.doc import doc
 from slime_events.algorithms import prefix_tree
@@ -127,4 +128,5 @@ def pack_tree(samples: Sequence[TrainSample], device: torch.device, pays: Pays, 
     on_device = [torch.from_numpy(array).to(device) for array in (tokens, tree.positions, rows, tokens[targets])]
     token_ids, position_ids, packed_rows, target_ids = on_device
     packed = TreeSequences.of_tree(tree, packed_rows, device)
+    packed.voters = Voters.of([len(tokens) - fill], fill, device)
     return MicroBatch(token_ids[None], position_ids[None], packed, target_ids, responses, kept, targets_of)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,7 +16,9 @@ from transformers import PreTrainedModel
 
 from actors.megatron import rank as rank_module
 from actors.step.policy import REFERENCE
+from slime_events.core.training.datums import Datum
 from slime_events.core.training.train_batch import TrainBatch
+from tests.megatron.test_commanded_step import datums, pass_of, step
 from tests.megatron.tiny import MOVING_BIAS, make_batch, make_model
 
 Trainer = Callable[..., Any]
@@ -64,6 +68,37 @@ def test_no_step_moves_the_bias_unless_the_user_asks_for_it(glm: Path, trainer: 
     with trainer(glm) as rank:
         rank.train(make_batch())
         assert all(torch.equal(bias, before[name]) for name, bias in biases_of(rank).items())
+
+
+def test_an_update_that_is_not_taken_leaves_the_bias(glm: Path, trainer: Trainer) -> None:
+    """A client's weights of 1e38 overflow the gradient."""
+    huge = replace(pass_of("cross_entropy"), datums=tuple(map(_huge, datums(0))))
+    with trainer(glm, **MOVING_BIAS) as rank:
+        before = biases_of(rank)
+        assert rank.train(step(0, huge)).metrics["skipped"] == 1.0
+        assert all(torch.equal(bias, before[name]) for name, bias in biases_of(rank).items())
+        rank.train(step(1, pass_of("cross_entropy")))
+        after = biases_of(rank)
+    assert not any(torch.equal(bias, before[name]) for name, bias in after.items())
+    with trainer(glm, **MOVING_BIAS) as rank:
+        rank.train(step(0, pass_of("cross_entropy")))
+        assert all(torch.equal(bias, after[name]) for name, bias in biases_of(rank).items()), "of its own load alone"
+
+
+def _huge(datum: Datum) -> Datum:
+    return replace(datum, inputs={**datum.inputs, "weights": np.full(len(datum.targets), 1e38, np.float32)})
+
+
+def test_passes_whose_gradients_are_discarded_leave_the_bias(glm: Path, trainer: Trainer) -> None:
+    discarded, own = pass_of("cross_entropy", 7), pass_of("cross_entropy")
+    moved = []
+    for passes in ([discarded, own], [own]):
+        with trainer(glm, **MOVING_BIAS) as rank:
+            for request in passes:
+                rank.run_pass(request, True)
+            rank.train(step(0, own))
+            moved.append(biases_of(rank))
+    assert all(torch.equal(bias, moved[1][name]) for name, bias in moved[0].items())
 
 
 def test_a_checkpoint_has_the_bias(glm: Path, tmp_path: Path, trainer: Trainer) -> None:

@@ -147,15 +147,6 @@ def test_a_step_records_whatever_its_old_log_probs_are_of(experts: Path, trainer
 
 
 @pytest.mark.parametrize(
-    "change", [{"context_parallel_size": 2}, {"tensor_model_parallel_size": 2, "sequence_parallel": True}]
-)
-def test_a_moving_bias_is_refused_if_fill_would_count(change: dict[str, Any], experts: Path) -> None:
-    settings = TrainerSettings(megatron={"moe_router_bias_update_rate": 0.001}, **change)
-    with pytest.raises(ImpossibleCombination, match="moe-router-bias-update-rate"):
-        check_routing(settings, read_architecture(experts))
-
-
-@pytest.mark.parametrize(
     ("family", "change", "reason"),
     [
         ("qwen3", {}, "no experts"),
@@ -167,3 +158,10 @@ def test_replay_that_cannot_be_is_refused(family: str, change: dict[str, Any], r
     make_model(tmp_path, family)
     with pytest.raises(ImpossibleCombination, match=reason):
         check_routing(TrainerSettings(use_routing_replay=True, **change), read_architecture(tmp_path))
+
+
+def test_a_pipeline_does_not_compute_experts_alone_again(experts: Path) -> None:
+    flags = {"moe_router_bias_update_rate": 0.001, "recompute_granularity": "selective", "recompute_modules": ["moe"]}
+    check_routing(TrainerSettings(megatron=flags), read_architecture(experts))
+    with pytest.raises(ImpossibleCombination, match="recompute-modules moe"):
+        check_routing(TrainerSettings(megatron=flags, pipeline_model_parallel_size=2), read_architecture(experts))
