@@ -50,8 +50,8 @@ from slime_events.loop.training.difference import Distance, PartDistance, whole_
 from slime_events.loop.training.past_versions import OLD_ACTOR, old_actor
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.trainer_points import IN_STEPS, INIT, MODEL, WRITTEN, RunEngines, TrainerFunctions
-from storage.weights.files import open_checkpoint
 from storage.weights.shards import Shard, TensorBytes, write_shards
+from storage.weights.store import trained_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class TrainerRank(Backend):
         self._architecture = architecture = read_architecture(settings.hf_checkpoint)
         if architecture.prediction_layers:
             logger.warning(
-                "multi-token prediction layers of %s are neither trained nor in the published weights",
+                "multi-token prediction layers of %s are not trained: weight versions repeat them",
                 settings.hf_checkpoint,
             )
         check_device(settings, cpu=on_cpu())
@@ -249,7 +249,7 @@ class TrainerRank(Backend):
         Raises CheckpointMismatch if the folder has different tensors, WeightsDamaged.
         """
         share = weight_share(self.trainee.model, self.trainee.architecture, self.place)
-        recorded = open_checkpoint(folder)
+        recorded = trained_tensors(folder)
         return whole_distance(recorded, self.place.of_each_rank(PartDistance.of(recorded, share)))
 
     def show_weights(self, folder: str) -> dict[str, str]:

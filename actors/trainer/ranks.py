@@ -15,9 +15,8 @@ from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.difference import Distance, distance
 from storage.cancellation import end_all
 from storage.nats.ports import HOST, free_port
-from storage.weights.files import open_checkpoint
 from storage.weights.shards import TensorBytes
-from storage.weights.store import WeightManifest, WeightStore, digest_of
+from storage.weights.store import WeightManifest, WeightStore, digest_of, trained_tensors
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -117,7 +116,7 @@ class HeldWeights:
         return await asyncio.to_thread(store.write, version, await self.export_weights(), parent)
 
     async def weights_distance(self, folder: str) -> Distance:
-        return distance(open_checkpoint(folder), await self.export_weights())
+        return distance(trained_tensors(folder), await self.export_weights())
 
 
 async def train(ranks: Ranks, batch: TrainBatch) -> StepResult:

@@ -1,6 +1,7 @@
 """`WeightStore`: weight versions as loadable Hugging Face checkpoint folders, each with a manifest of digests.
 
-    base/                               config and tokenizer files, copied once from the base checkpoint
+    base/                               config and tokenizer files, and the tensors that no version changes, copied
+                                        once from the base checkpoint
     v000012-<digest, 12 digits>/        one version: safetensors, manifest.json, hard links into base/
 
 A folder appears complete: it is written under a temporary name and renamed. Its name has the digest, so a writer that
@@ -16,7 +17,7 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +30,22 @@ from schemas.errors import InvalidValue, WeightsDamaged
 from schemas.outside_json import read_json
 from storage.digests import TensorDigest, tensor_digests, weights_digest
 from storage.object_store import file_errors, fsync
-from storage.weights.files import INDEX, ITEM_BYTES, SINGLE, TensorView, is_name, open_checkpoint, view
+from storage.weights.files import (
+    INDEX,
+    ITEM_BYTES,
+    SINGLE,
+    TensorView,
+    is_name,
+    open_checkpoint,
+    open_shard,
+    view,
+    write_shard,
+)
+from storage.weights.prediction_layers import prediction_tensors
 from storage.weights.shards import SHARD_BYTES, Shard, TensorBytes, write_shards
 
 MANIFEST = "manifest.json"
+CONFIG = "config.json"
 _SIDE_FILES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
 
 
@@ -47,9 +60,13 @@ class WeightManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     version: Annotated[int, doc("Weight version, from 0.")]
     parent: Annotated[int | None, doc("Version from which it was trained; None for version 0.")]
-    digest: Annotated[str, doc("Digest of all tensors (storage/digests.py).")]
-    bytes: Annotated[int, doc("Bytes of all tensors.")]
-    tensors: Annotated[dict[str, StoredTensor], doc("Tensors by name.")]
+    digest: Annotated[str, doc("Digest of `tensors` (storage/digests.py).")]
+    bytes: Annotated[int, doc("Bytes of `tensors`.")]
+    tensors: Annotated[dict[str, StoredTensor], doc("The trainer's tensors by name.")]
+    carried: Annotated[
+        dict[str, StoredTensor],
+        doc("Tensors of the base checkpoint that the trainer does not have, by name: multi-token prediction layers."),
+    ] = {}
     files: Annotated[dict[str, str], doc("sha256 (hex) of other files (config, tokenizer) by name.")] = {}
 
 
@@ -75,7 +92,8 @@ class Retention:
 class WeightStore:
     """Versions under `url`, a folder that trainer and engines share (a path or `file://`).
 
-    base: HF folder of config and tokenizer; without it a version has weights only. max_shard_bytes: most bytes of one
+    base: HF folder of config, tokenizer, and multi-token prediction layers, which versions repeat unless the trainer
+    writes them; without it a version has weights only. max_shard_bytes: most bytes of one
     safetensors file. durable: fsync before a version appears.
     """
 
@@ -90,6 +108,7 @@ class WeightStore:
         self.root = local_folder(url)
         self._base = Path(base) if base else None
         self.max_shard_bytes, self.durable = max_shard_bytes, durable
+        self._carried: tuple[frozenset[str], list[Shard]] | None = None
 
     def write(self, version: int, tensors: Iterable[TensorBytes], parent: int | None) -> WeightManifest:
         """Store a version; a repetition with equal tensors changes nothing.
@@ -142,13 +161,16 @@ class WeightStore:
                 shutil.rmtree(gone, ignore_errors=True)
 
     def _describe(self, folder: Path, version: int, parent: int | None, shards: Sequence[Shard]) -> WeightManifest:
-        stored = self._name_files(folder, shards)
+        trained = frozenset(name for shard in shards for name in shard.digests)
+        stored = self._name_files(folder, [*shards, *self._link_carried(folder, trained)])
+        tensors = {name: tensor for name, tensor in stored.items() if name in trained}
         manifest = WeightManifest(
             version=version,
             parent=parent,
-            digest=weights_digest(stored),
-            bytes=sum(map(_size, stored.values())),
-            tensors=stored,
+            digest=weights_digest(tensors),
+            bytes=sum(map(_size, tensors.values())),
+            tensors=tensors,
+            carried={name: tensor for name, tensor in stored.items() if name not in trained},
             files=self._link_side_files(folder),
         )
         path = write_manifest(folder, manifest)
@@ -209,12 +231,49 @@ class WeightStore:
 
     def _link_side_files(self, folder: Path) -> dict[str, str]:
         for name in self._side_files:
-            source = self.root / "base" / name
-            try:
-                os.link(source, folder / name)
-            except OSError:  # a file system without hard links
-                shutil.copyfile(source, folder / name)
+            _link(self.root / "base" / name, folder / name)
         return self._side_files
+
+    def _link_carried(self, folder: Path, trained: frozenset[str]) -> list[Shard]:
+        """Link the tensors of the base that are not `trained` into a version; return their file, if there are any."""
+        if self._carried is None or self._carried[0] != trained:
+            self._carried = trained, self._keep_carried(trained)
+        for shard in self._carried[1]:
+            _link(self.root / "base" / shard.file, folder / shard.file)
+        return self._carried[1]
+
+    def _keep_carried(self, trained: frozenset[str]) -> list[Shard]:
+        """Copy these tensors to one file, so that later edits have no effect. A file of an earlier process is kept."""
+        if self._base is None or CONFIG not in self._side_files:
+            return []
+        kept = self.root / "base"
+        every = self._keep(kept / "carried", functools.partial(prediction_tensors, kept / CONFIG, self._base))
+        rest = {name: tensor for name, tensor in every.items() if name not in trained}
+        if not rest:
+            return []
+        name = "carried"
+        if rest.keys() != every.keys():
+            name = f"carried-{hashlib.sha256(' '.join(sorted(rest)).encode()).hexdigest()[:12]}"
+            rest = self._keep(kept / name, lambda: rest)
+        return [Shard(name, tensor_digests(rest.items()))]
+
+    def _keep(self, path: Path, make: Callable[[], dict[str, TensorView]]) -> dict[str, TensorView]:
+        """Write tensors to a file, unless it exists or there are none; return the mapped tensors of the file."""
+        if not path.exists():
+            if not (tensors := make()):
+                return {}
+            temp = path.with_name(f".{path.name}.{os.getpid()}")
+            temp.unlink(missing_ok=True)
+            write_shard(temp, tensors, durable=self.durable)
+            os.replace(temp, path)
+        return dict(open_shard(path))
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(source, target)
 
 
 def write_manifest(folder: Path, manifest: WeightManifest) -> Path:
@@ -233,10 +292,11 @@ def read_manifest(folder: Path) -> WeightManifest:
         raise WeightsDamaged(f"{folder} is not a weight version: it has no {MANIFEST}") from None
     except msgspec.DecodeError as error:
         raise WeightsDamaged(f"{path} is damaged ({error}): restore the folder from a copy") from error
-    if outside := [
-        name for name in (*manifest.files, *(t.file for t in manifest.tensors.values())) if not is_name(name)
-    ]:
+    stored = (*manifest.tensors.values(), *manifest.carried.values())
+    if outside := [name for name in (*manifest.files, *(tensor.file for tensor in stored)) if not is_name(name)]:
         raise WeightsDamaged(f"{path} names {outside[0]!r}, which is not a file of its folder")
+    if twice := manifest.tensors.keys() & manifest.carried.keys():
+        raise WeightsDamaged(f"{path} lists {min(twice)!r} twice: restore the folder from a copy")
     if weights_digest(manifest.tensors) != manifest.digest:
         raise WeightsDamaged(f"{path} lists tensors that do not have its digest: restore the folder from a copy")
     return manifest
@@ -248,9 +308,16 @@ def digest_of(tensors: Iterable[TensorBytes]) -> str:
 
 
 def read(folder: str | Path) -> tuple[WeightManifest, dict[str, TensorView]]:
-    """Return a version's manifest and its mapped tensors, unverified."""
+    """Return a version's manifest and the trainer's tensors, mapped and unverified."""
     root = local_folder(str(folder))
-    return read_manifest(root), open_checkpoint(root)
+    manifest = read_manifest(root)
+    return manifest, {name: tensor for name, tensor in open_checkpoint(root).items() if name not in manifest.carried}
+
+
+def trained_tensors(folder: str | Path) -> dict[str, TensorView]:
+    """Return the trainer's tensors of a version, or all of a Hugging Face folder, mapped and unverified."""
+    root = local_folder(str(folder))
+    return read(root)[1] if (root / MANIFEST).is_file() else open_checkpoint(root)
 
 
 def verify(folder: str | Path, digest: str | None = None) -> WeightManifest:
@@ -259,13 +326,14 @@ def verify(folder: str | Path, digest: str | None = None) -> WeightManifest:
     Raises WeightsDamaged naming the tensor or file.
     """
     root = local_folder(str(folder))
-    manifest, tensors = read(root)
+    manifest, tensors = read_manifest(root), open_checkpoint(root)
     if digest is not None and manifest.digest != digest:
         raise WeightsDamaged(f"{root} has weights {manifest.digest}, but {digest} was published: use its url")
-    if missing := manifest.tensors.keys() ^ tensors.keys():
+    listed = manifest.tensors | manifest.carried
+    if missing := listed.keys() ^ tensors.keys():
         raise WeightsDamaged(f"{root}: tensor {min(missing)!r} is only in one of files and manifest")
     for name, actual in tensor_digests(tensors.items()).items():
-        stored = manifest.tensors[name]
+        stored = listed[name]
         if actual != TensorDigest(stored.dtype, stored.shape, stored.sha256):
             raise WeightsDamaged(
                 f"tensor {name!r} in {root / stored.file} is {actual.dtype} {list(actual.shape)} with sha256 "

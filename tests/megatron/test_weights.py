@@ -18,6 +18,8 @@ from actors.megatron.rank import TrainerRank
 from actors.step.micro_batch import MicroBatch
 from schemas.errors import CheckpointMismatch
 from slime_events.core.training.train_batch import TrainSample
+from storage.weights.files import open_checkpoint
+from storage.weights.store import WeightStore
 from tests.megatron.tiny import make_batch, make_model
 
 CASES = [
@@ -106,7 +108,7 @@ def test_a_tensor_that_does_not_fit_is_named(
         pass
 
 
-def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path, trainer: Callable[..., Any]) -> None:
+def test_versions_repeat_layers_that_predict_further_tokens(tmp_path: Path, trainer: Callable[..., Any]) -> None:
     make_model(tmp_path)
     with trainer(tmp_path) as rank:
         digest = rank.weights_digest()
@@ -118,6 +120,15 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path, trainer
     with trainer(tmp_path) as rank:
         assert rank.weights_digest() == digest
         assert not any("layers.2" in name for name, _ in rank.export_weights())
+        store = WeightStore(str(tmp_path / "weights"), base=tmp_path, durable=False)
+        assert store.write(0, rank.export_bytes(), parent=None).digest == digest
+        folder = store.folder(0)
+        rank.load_weights(folder)
+        assert (rank.weights_digest(), rank.weights_distance(folder).max_abs) == (digest, 0.0)
+    stored, own = open_checkpoint(folder), open_checkpoint(tmp_path)
+    assert {name: bytes(tensor.data) for name, tensor in stored.items()} == {
+        name: bytes(own[name].data) for name in own.keys() - {"lm_head.weight"}
+    }
 
 
 def test_a_config_of_another_size_names_the_shapes(tmp_path: Path, trainer: Callable[..., Any]) -> None:

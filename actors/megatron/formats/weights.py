@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.families.rules import Rule, Shape
 from schemas.errors import CheckpointMismatch
+from storage.weights.prediction_layers import in_prediction_layer
 
 if TYPE_CHECKING:
     import torch
@@ -52,11 +53,10 @@ def may_be_left_out(name: str, architecture: Architecture) -> bool:
     """Return whether the trainer needs no such tensor.
 
     A tied lm_head and the RoPE frequencies of old checkpoints repeat others. Layers after the last one predict further
-    tokens, which the trainer does not.
+    tokens, which the trainer does not: weight versions repeat those of the model's folder.
     """
     repeats = (architecture.tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq")
-    layers = range(architecture.num_layers, architecture.num_layers + architecture.prediction_layers)
-    return repeats or any(name.startswith(f"model.layers.{layer}.") for layer in layers)
+    return repeats or in_prediction_layer(name, architecture.num_layers, architecture.prediction_layers)
 
 
 def refuse(problems: list[str], where: str) -> None:
