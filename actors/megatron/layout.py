@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from schemas.doc import doc
 from schemas.errors import ImpossibleCombination, InvalidValue
+from slime_events.core.config.combinations import BALANCE_LOSSES, is_on
 
 if TYPE_CHECKING:
     from actors.megatron.families.architecture import Architecture
@@ -20,9 +21,6 @@ STAGES = {
     "num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
 }
 """Megatron's settings for the layers of the first and the last stage of a pipeline, and their flags."""
-
-BALANCES = ("moe_router_bias_update_rate",)
-"""Megatron's settings that need to know the real tokens of a micro batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +147,8 @@ def _layers(value: object, flag: str) -> int | None:
 def check_routing(settings: TrainerSettings, architecture: Architecture) -> None:
     """Raise ImpossibleCombination if the layout allows no replay of the routing, or no balance of experts."""
     layout = Layout.of(settings)
-    balances = [name for name in BALANCES if settings.megatron.get(name)]
+    names = ("moe_router_bias_update_rate", *BALANCE_LOSSES)
+    balances = [name for name in names if is_on(settings.megatron.get(name))]
     if balances and layout.pipeline > 1 and "moe" in str(settings.megatron.get("recompute_modules")):
         # A layer of experts that is computed again does not have the arguments of its micro batch.
         raise ImpossibleCombination(

@@ -11,8 +11,10 @@ from torch import Tensor
 import actors.megatron.import_core  # noqa: F401
 from actors.backends import Backend
 from actors.megatron import checkpoint
+from actors.megatron.balance import Balance
 from actors.megatron.cpu import has_transformer_engine, on_cpu
 from actors.megatron.critic import build_critic
+from actors.megatron.families.balance_losses import BalanceLosses
 from actors.megatron.families.registry import read_architecture
 from actors.megatron.flags import sort_flags
 from actors.megatron.formats.registry import check_beginning
@@ -135,7 +137,10 @@ class TrainerRank(Backend):
         routes = None
         if settings.use_routing_replay and architecture.experts is not None:
             routes = Routes(architecture.experts.count)
-        self.trainee = Trainee(*trained, architecture, settings, place, frozen, functions, critic, routes)
+        losses, balance = BalanceLosses.of(self._flags.transformer), None
+        if losses and architecture.experts is not None:
+            balance = Balance(policy, losses, architecture)
+        self.trainee = Trainee(*trained, architecture, settings, place, frozen, functions, critic, routes, balance)
         self._commanded = CommandedSteps(self.trainee)
         if saved:
             with_critic = settings.critic_load is None

@@ -9,6 +9,7 @@ from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import Tensor
 
+from actors.megatron.router_balance import RouterBalance
 from actors.megatron.voters import Voters
 
 if TYPE_CHECKING:
@@ -20,6 +21,17 @@ class Router(TopKRouter):  # type: ignore[misc]  # Megatron's class is not typed
 
     voters: Voters | None
     """Those of the micro batch that is passed; None if all tokens are real."""
+    balance: RouterBalance | None
+    """Adds auxiliary losses in an update; None if there are none."""
+
+    def routing(self, logits: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return (weights, choices) of the experts, both [tokens, experts]. logits: [tokens, 1, experts]."""
+        probs, routing_map = super().routing(logits, padding_mask)
+        if self.balance is not None:
+            voters = self.own_voters(len(probs))
+            assert voters is not None, "packed sequences have voters"
+            probs = self.balance.add_to(probs, logits.view(len(probs), -1), voters)
+        return probs, routing_map
 
     def own_voters(self, tokens: int) -> Voters | None:
         """Return the voters among this rank's `tokens` tokens; None if all tokens are real."""
@@ -42,7 +54,7 @@ def use_own_router(model: torch.nn.Module) -> None:
     for layer in model.modules():
         router: Any = getattr(layer.mlp, "router", None) if isinstance(layer, TransformerLayer) else None
         if type(router) is TopKRouter:
-            router.__class__, router.voters = Router, None
+            router.__class__, router.voters, router.balance = Router, None, None
             layer.register_forward_pre_hook(_give_voters, with_kwargs=True)
 
 

@@ -16,7 +16,7 @@ from actors.megatron.forward import Packed, response_outputs
 from actors.megatron.pipeline import Pipeline, has_output
 from actors.megatron.router import ExpertBiases
 from actors.step.heartbeat import beat
-from actors.step.policy import Timed, untimed
+from actors.step.policy import Timed, UpdateSize, untimed
 from actors.step.schedule import Figures, Forward, Gradients, Loss, Output, Schedule, Single
 from schemas.errors import TrainerError
 from slime_events.core.training.datums import AdamParams
@@ -72,6 +72,7 @@ class Trained:
         what: str,
         timed: Timed = untimed,
         before: Callable[[], None] = lambda: None,
+        size: UpdateSize | None = None,
     ) -> tuple[float, list[Figures]]:
         with timed("forward_backward"):
             self.clear_gradients()

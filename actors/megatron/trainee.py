@@ -6,7 +6,7 @@ import copy
 import errno
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -18,6 +18,7 @@ from megatron.core import parallel_state
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore, TCPStore
 
+from actors.megatron.balance import Balance
 from actors.megatron.cpu import install, on_cpu
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.forward import Packed, pack, pack_sequences, response_log_probs
@@ -30,8 +31,8 @@ from actors.step.data_split import forward_flops, packing_rule, sharing_pays, sp
 from actors.step.host_columns import joined_on_host
 from actors.step.log_probs import LogitMemory
 from actors.step.place import Axis, Place
-from actors.step.policy import PREFIXES, OfSamples, Outputs
-from actors.step.schedule import Gradients
+from actors.step.policy import PREFIXES, OfSamples, Outputs, Timed, UpdateSize, untimed
+from actors.step.schedule import Figures, Forward, Gradients, Loss, Output
 from schemas.doc import doc
 from schemas.errors import RankLost, TrainerError
 from slime_events.algorithms.packing import micro_batches
@@ -162,6 +163,7 @@ class Trainee(Trained):
     functions: Annotated[TrainerFunctions, doc("The user's functions.")]
     critic: Annotated[Critic | None, doc("The value model, if the estimator needs values.")] = None
     routes: Annotated[Routes | None, doc("The experts of a step's samples; None if routers always choose.")] = None
+    balance: Annotated[Balance | None, doc("Auxiliary losses of the routers; None without.")] = None
 
     @property
     def vocab_size(self) -> int:
@@ -171,6 +173,36 @@ class Trainee(Trained):
     @property
     def replays_routing(self) -> bool:
         return self.routes is not None
+
+    @property
+    def uses_every_sample(self) -> bool:
+        return self.balance is not None
+
+    def own_metrics(self) -> dict[str, float]:
+        return {} if self.balance is None else self.balance.metrics()
+
+    def update(
+        self,
+        batches: Sequence[list[int]],
+        forward: Forward[Output],
+        loss: Loss[Output, Figures],
+        *,
+        what: str,
+        timed: Timed = untimed,
+        before: Callable[[], None] = lambda: None,
+        size: UpdateSize | None = None,
+    ) -> tuple[float, list[Figures]]:
+        balance = self.balance
+        step = partial(Trained.update, self, batches, forward, loss, what=what, timed=timed)
+        if balance is None or size is None:
+            return step(before=before)
+
+        def before_and_count() -> None:
+            before()
+            balance.count(lambda: self.schedule.run(batches, forward, lambda *_: (None, None), Gradients.NONE))
+
+        with balance.of_update(size, float(self.optimizer.scale_loss(torch.ones(())))):
+            return step(before=before_and_count)
 
     @property
     def handles(self) -> tuple[list[Any], Any, Any]:

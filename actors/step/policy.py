@@ -32,6 +32,13 @@ class Outputs(NamedTuple):
     entropy: Annotated[list[Tensor], doc("float32 [response] each, in nats")]
 
 
+class UpdateSize(NamedTuple):
+    """The samples of an optimizer step on all ranks."""
+
+    sequences: int
+    tokens: Annotated[int, doc("tokens of prompts and responses")]
+
+
 def untimed(part: str) -> AbstractContextManager[None]:
     """Measure nothing. See `StepMetrics.timed`."""
     return nullcontext()
@@ -59,12 +66,14 @@ class Trained(Protocol):
         what: str,
         timed: Timed = untimed,
         before: Callable[[], None] = lambda: None,
+        size: UpdateSize | None = None,
     ) -> tuple[float, list[Figures]]:
         """Sum the gradients over micro batches and ranks, and step.
 
         Return the norm of the gradient before clipping, and the figures of each micro batch. loss: divided by the
         weight of the whole optimizer step. what: name of the step in errors. timed: context around each part. before:
-        called with cleared gradients. Raises TrainerError if the norm is not finite.
+        called with cleared gradients. size: of the step, without which losses of the backend are not added. Raises
+        TrainerError if the norm is not finite.
         """
         ...
 
@@ -113,6 +122,11 @@ class Policy(Trained, Protocol):
         ...
 
     @property
+    def uses_every_sample(self) -> bool:
+        """Whether samples whose loss is 0 change the weights too, by losses of the backend."""
+        ...
+
+    @property
     def handles(self) -> tuple[list[Any], Any, Any]:
         """Models, optimizer and schedule of the backend, which a user's function gets."""
         ...
@@ -152,6 +166,10 @@ class Policy(Trained, Protocol):
         entropies: OfSamples | None = None,
     ) -> OfSamples:
         """Return the log-probs of each response by index, without gradient. entropies: filled in the same form."""
+        ...
+
+    def own_metrics(self) -> dict[str, float]:
+        """Return metrics of the backend over the updates since the last call, the same on all ranks; collective."""
         ...
 
     def clear_gradients(self) -> None:

@@ -5,7 +5,7 @@ import torch
 from actors.step.critic_step import CriticStep, ValueTargets
 from actors.step.data_split import checked_batch
 from actors.step.losses import LOSSES, LossFigures
-from actors.step.policy import Policy
+from actors.step.policy import Policy, UpdateSize
 from actors.step.preparation import Preparation
 from actors.step.scores import Scores
 from actors.step.step_columns import StepColumns
@@ -53,7 +53,7 @@ class RolloutStep:
         metrics.counts["samples_passed"] = len(plan.passes)
         means = metrics.means(sum(map(self.context.columns.weight_of_step, plan.steps)), policy.place.data)
         if plan.trains_policy:
-            means |= {"grad_norm": sum(grad_norms) / len(grad_norms), "lr": rate}
+            means |= {"grad_norm": sum(grad_norms) / len(grad_norms), "lr": rate} | policy.own_metrics()
         else:
             means = {name: value for name, value in means.items() if name not in OVER_THE_STEP}
         return means | of_critic | self._totals()
@@ -97,6 +97,9 @@ class RolloutStep:
             timed=context.metrics.timed,
             before=lambda: context.settings.functions.notify(
                 BEFORE_TRAIN_STEP, context.batch.step, number, *policy.handles
+            ),
+            size=UpdateSize(
+                len(step.indices), sum(context.batch.samples[index].total_length for index in step.indices)
             ),
         )
         for members, of_batch in zip(batches, figures, strict=True):

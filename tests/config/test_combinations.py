@@ -98,6 +98,8 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ("--tree-packing --loss-type custom_loss --custom-loss-function-path a:b", "tree_packing|custom_loss"),
         ("--tree-packing --custom-model-provider-path a:b", "tree_packing|custom_model_provider_path"),
         ("--tree-packing --tinker 127.0.0.1:1", "tree_packing|tinker"),
+        ("--tree-packing --moe-aux-loss-coeff 0.1", "moe_aux_loss_coeff|tree_packing"),
+        ("--tinker 127.0.0.1:1 --moe-z-loss-coeff 0.1", "moe_z_loss_coeff|tinker"),
         (
             "--tree-packing --context-parallel-size 2 --actor-num-gpus-per-node 2",
             "tree_packing|context_parallel_size",
@@ -189,6 +191,7 @@ def test_one_sentence_names_both_sides(line: str, both: str) -> None:
         "--update-weights-interval 3 --max-staleness 2",
         f"--run {'x' * 64}",
         "--trace-share 0",
+        "--tree-packing --moe-aux-loss-coeff 0",
     ],
 )
 def test_what_lies_at_the_edge_is_possible(line: str) -> None:

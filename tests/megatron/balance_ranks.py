@@ -34,7 +34,17 @@ class Case(NamedTuple):
 
 
 BIAS = MOVING_BIAS["megatron"]
+LOSSES = {
+    "moe_router_load_balancing_type": ["seq_aux_loss", "aux_loss"],
+    "moe_aux_loss_coeff": [0.3, 0.2],
+    "moe_z_loss_coeff": 0.01,
+}
 CASES = {
+    "losses, data": Case({}, LOSSES, "qwen3_moe"),
+    "losses, context": Case(CONTEXT, LOSSES),
+    "losses, sequence": Case(SEQUENCE_PARALLEL, LOSSES),
+    "losses, stages": Case(STAGES, LOSSES | RECOMPUTED),
+    "losses, idle passes": Case(EXPERTS, LOSSES, "qwen3_moe", tokens=400),
     "bias, context": Case(CONTEXT, BIAS),
     "bias, sequence": Case(SEQUENCE_PARALLEL, BIAS),
     "bias, idle passes": Case(EXPERTS, BIAS | RECOMPUTED, tokens=400),

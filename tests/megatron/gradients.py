@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -20,15 +22,20 @@ def gradients_of(rank: TrainerRank) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in whole}
 
 
-def plain_gradients(model: PreTrainedModel, batch: TrainBatch) -> dict[str, Tensor]:
-    """Return the gradients of GRPO's loss by transformers' model and autograd."""
+def plain_gradients(
+    model: PreTrainedModel, batch: TrainBatch, further: Callable[[], Tensor] = lambda: torch.zeros(())
+) -> dict[str, Tensor]:
+    """Return the gradients of GRPO's loss by transformers' model and autograd.
+
+    further: a loss that is added, called after a pass of each sample.
+    """
     total = torch.zeros(())
     for sample in batch.samples:
         log_probs = log_probs_of(model, sample, batch.temperature)
         mask = torch.from_numpy(sample.loss_mask).float()
         ratio = (log_probs - log_probs.detach()).exp()
         total = total - (ratio * sample.reward * mask).sum() / mask.sum()
-    (total / len(batch.samples)).backward()
+    (total / len(batch.samples) + further()).backward()
     gradients: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None

@@ -230,16 +230,9 @@ def test_a_number_of_ranks_is_a_whole_number(ranks: object) -> None:
         Layout.of(TrainerSettings(megatron={"expert_model_parallel_size": ranks}))
 
 
-def test_an_auxiliary_loss_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="moe-aux-loss-coeff"):
-        transformer_config(architecture_of(MOE), TrainerSettings(), {"moe_aux_loss_coeff": 0.01})
-    assert transformer_config(architecture_of(MOE), TrainerSettings(), {"moe_aux_loss_coeff": 0.0}).num_moe_experts == 4
-
-
 @pytest.mark.parametrize(
     ("config", "setting", "reason"),
     [
-        (SIGMOID, {"moe_z_loss_coeff": 0.001}, "moe-z-loss-coeff"),
         (SIGMOID, {"moe_expert_capacity_factor": 1.0}, "moe-expert-capacity-factor"),
         (SIGMOID, {"moe_input_jitter_eps": 0.1}, "moe-input-jitter-eps"),
         (MOE, {"moe_router_bias_update_rate": 0.001}, "routers of Qwen3MoeForCausalLM have no bias"),

@@ -38,6 +38,7 @@ class PlainPolicy:
         self.learning_rate = rate
         self.handles = [self.model], None, None
         self.replays_routing = False
+        self.uses_every_sample = False
         self.schedule = Single(nullcontext, nullcontext, lambda loss: loss.backward())
         self.events: list[str] = []
 
@@ -92,12 +93,23 @@ class PlainPolicy:
         return dict(of_samples)
 
     def update(
-        self, batches: Any, forward: Any, loss: Any, *, what: str, timed: Any = None, before: Callable[[], None] = print
+        self,
+        batches: Any,
+        forward: Any,
+        loss: Any,
+        *,
+        what: str,
+        timed: Any = None,
+        before: Callable[[], None] = print,
+        size: Any = None,
     ) -> tuple[float, list[Any]]:
         self.clear_gradients()
         before()
         figures = self.schedule.run(batches, forward, loss, Gradients.COMPLETE)
         return self._step(self.learning_rate), figures
+
+    def own_metrics(self) -> dict[str, float]:
+        return {}
 
     def clear_gradients(self) -> None:
         self.model.zero_grad()

@@ -12,19 +12,19 @@ from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.spec_utils import ModuleSpec
 
 from actors.megatron.families.architecture import Architecture
+from actors.megatron.families.balance_losses import BalanceLosses
 from schemas.errors import InvalidValue
 
 logger = logging.getLogger(__name__)
 
 IGNORED = (
     "moe_grouped_gemm", "moe_permute_fusion", "moe_token_dispatcher_type", "moe_enable_deepep", "moe_token_drop_policy",
-    "moe_router_load_balancing_type", "moe_router_pre_softmax",
+    "moe_router_pre_softmax",
 )  # fmt: skip
-"""Megatron's settings that have no effect if their value is not the trainer's: settings of speed, the kind of a loss
-whose coefficient is 0, the policy of a limit that is not set, and a softmax setting with a sigmoid.
+"""Megatron's settings that have no effect if their value is not the trainer's: settings of speed, the policy of a limit
+that is not set, and a softmax setting with a sigmoid.
 """
 REFUSED = {
-    "moe_z_loss_coeff": "the trainer adds no auxiliary loss, because Megatron's depends on the number of ranks",
     "moe_expert_capacity_factor": "an expert with too many tokens would drop some, and log-probs would not be exact",
     "moe_pad_expert_input_to_capacity": "experts have no capacity, because they drop no tokens",
     "moe_input_jitter_eps": "random factors of the router's input would make log-probs inexact",
@@ -59,17 +59,12 @@ def keep_float32(model: torch.nn.Module) -> None:
 def expert_config(architecture: Architecture, flags: Mapping[str, object]) -> dict[str, object]:
     """Return the fields of Megatron's config for the experts; nothing for a dense model.
 
-    flags: the user's, by Megatron's names. Raises InvalidValue for a loss that the trainer does not add, and for
-    settings with which log-probs would not be exact.
+    flags: the user's, by Megatron's names. Raises InvalidValue for settings with which log-probs would not be exact,
+    and for invalid coefficients of auxiliary losses.
     """
     if architecture.experts is None:
         return {}
-    coefficients = flags.get("moe_aux_loss_coeff") or 0
-    if any(coefficients) if isinstance(coefficients, list) else coefficients:
-        raise InvalidValue(
-            f"--moe-aux-loss-coeff {coefficients}: the trainer adds no auxiliary loss, because Megatron's depends on "
-            "the number of ranks. Set 0"
-        )
+    BalanceLosses.of(flags)  # raises InvalidValue
     for name, reason in REFUSED.items():
         if flags.get(name):
             raise InvalidValue(f"--{name.replace('_', '-')} {flags[name]}: {reason}. Leave it out")
@@ -85,8 +80,10 @@ def expert_config(architecture: Architecture, flags: Mapping[str, object]) -> di
         "moe_router_group_topk": experts.groups_per_token if grouped else None,
         # A step moves the bias only if the user asks for it; Megatron's default is 0.001.
         "moe_router_bias_update_rate": rate,
+        # The trainer adds its own losses: Megatron's depend on the number of ranks.
         "moe_router_load_balancing_type": "none",
         "moe_aux_loss_coeff": 0.0,
+        "moe_z_loss_coeff": None,
         "moe_router_dtype": flags.get("moe_router_dtype") or "fp32",
         "moe_grouped_gemm": False,
         "moe_permute_fusion": False,

@@ -14,6 +14,9 @@ from slime_events.core.config.trainer import TrainerSettings
 NOT_DETERMINISTIC = ("cross_entropy_loss_fusion", "tp_comm_overlap")
 """Settings that Megatron's deterministic mode refuses."""
 
+BALANCE_LOSSES = ("moe_aux_loss_coeff", "moe_z_loss_coeff")
+"""Coefficients of Megatron's auxiliary losses of routers."""
+
 
 def impossible(settings: TrainSettings, registered: Registered = NOTHING_REGISTERED) -> list[str]:
     """Return a sentence for each problem of derived settings (`derive`); empty if the run can start.
@@ -21,7 +24,7 @@ def impossible(settings: TrainSettings, registered: Registered = NOTHING_REGISTE
     Most rules are at the fields of the settings (`rules`); the rules here need more than a condition. All read only the
     settings, not the machine: see `missing_paths` for that.
     """
-    rules = (_run, _rollout, _data, _rewarded_outside, _trainer, _layout, _evaluation, _grading, _engines)
+    rules = (_run, _rollout, _data, _rewarded_outside, _trainer, _balance, _layout, _evaluation, _grading, _engines)
     return [*problems(settings, registered), *(problem for rule in rules for problem in rule(settings))]
 
 
@@ -96,6 +99,19 @@ def _trainer(settings: TrainSettings) -> Iterator[str]:
         yield f"deterministic_mode excludes {name}, which has no deterministic kernels: leave one of them out."
 
 
+def _balance(settings: TrainSettings) -> Iterator[str]:
+    """Yield a sentence for each reason why auxiliary losses of routers cannot be added."""
+    trainer = settings.trainer
+    losses = [name for name in BALANCE_LOSSES if is_on(trainer.megatron.get(name))]
+    reasons = {
+        "tree_packing": (trainer.tree_packing, "a prefix that several samples share would count once"),
+        "tinker": (settings.run.tinker, "a client's passes have the client's loss alone"),
+    }
+    for name, (excluded, reason) in reasons.items():
+        if losses and excluded:
+            yield f"{losses[0]} does not go with {name}: {reason}. Leave one of them out."
+
+
 def _layout(settings: TrainSettings) -> Iterator[str]:
     trainer, size = settings.trainer, settings.trainer.global_batch_size
     tensor, pipeline = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size
@@ -122,6 +138,11 @@ def _layout(settings: TrainSettings) -> Iterator[str]:
         )
     elif size and size % (copies := trainer.world_size // copy):
         yield f"global_batch_size {size} does not divide over {copies} copies of the model."
+
+
+def is_on(value: object) -> bool:
+    """Return whether a coefficient, or any of a list, is not 0."""
+    return any(value) if isinstance(value, list) else bool(value)
 
 
 def _no_expression(text: str) -> str:
