@@ -35,6 +35,7 @@ from actors.megatron.routes import Routes
 from actors.megatron.trainee import Trainee, join, leave
 from actors.megatron.weight_share import model_digest, weight_share
 from actors.megatron.weights import export_hf_weights, load_hf_weights, tensor_bytes
+from actors.megatron.whole_samples import whole_samples
 from actors.step.commanded_step import CommandedSteps
 from actors.step.policy import REFERENCE
 from actors.step.rollout_step import RolloutStep
@@ -86,7 +87,7 @@ class TrainerRank(Backend):
         self._settings, self._algorithm = settings, algorithm
         self._pending: checkpoint.PendingCheckpoint | None = None
         args = ArgsView.of(settings, algorithm) if shown is None else ArgsView(shown)
-        self._functions = TrainerFunctions(args, settings, algorithm)
+        self._functions = TrainerFunctions(args, settings, algorithm, whole=whole_samples)
         self._architecture = architecture = read_architecture(settings.hf_checkpoint)
         if architecture.prediction_layers:
             logger.warning(

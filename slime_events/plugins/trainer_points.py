@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, NoReturn
 
 from schemas.doc import doc
@@ -76,6 +78,10 @@ IN_RANKS = tuple(point for point in POINTS if point is not POST_PROCESS)
 IN_STEPS = tuple(point for point in IN_RANKS if point is not WRITTEN)
 """Points that a step's result depends on."""
 
+OF_SAMPLES = (LOSS, ADVANTAGE, DATA, TIS, REDUCER)
+"""Points whose functions get whole samples on each rank, also if the model has parts of them."""
+Around = Callable[[], AbstractContextManager[object]]
+
 
 def rank_args(settings: TrainSettings) -> dict[str, Any]:
     """Return the `args` of functions in the trainer's ranks: the settings under slime's names, and Megatron's."""
@@ -92,16 +98,24 @@ def points_in_use(settings: TrainSettings) -> Iterator[tuple[PlugPoint, str]]:
 class UserFunction:
     """A user's function at a plug point. `digest` is that of its source; `positional` the number of its arguments."""
 
-    def __init__(self, point: PlugPoint, path: str) -> None:
-        """Raises the errors of `load_function`."""
-        self._point, self._function = point, load_function(path)
+    def __init__(self, point: PlugPoint, path: str, around: Around = nullcontext) -> None:
+        """around: returns a context in which the function is called. Raises the errors of `load_function`."""
+        self._point, self._function, self._around = point, load_function(path), around
         self.positional = point.count(self._function) if point.also else point.positional
         self.name, self.digest = name_of(self._function), digest_of(self._function)
 
     def __call__(self, *arguments: object, **named: object) -> Any:
-        """Return the function's result. Raises PlugPointError if the function raises."""
+        """Return the function's result. Raises PlugPointError if the function raises.
+
+        A function that a reducer returns is called as the reducer is.
+        """
+        result = self._run(self._function, *arguments, **named)
+        return partial(self._run, result) if self._point is REDUCER and callable(result) else result
+
+    def _run(self, function: Callable[..., Any], *arguments: object, **named: object) -> Any:
         try:
-            return self._function(*arguments, **named)
+            with self._around():
+                return function(*arguments, **named)
         except SlimeEventsError:
             raise
         except BaseException as error:  # SystemExit too: the run fails and names the function
@@ -136,14 +150,15 @@ class RunEngines(Sequence[Any]):
 class TrainerFunctions:
     """The functions that a rank calls. `args` is their `args`."""
 
-    def __init__(self, args: object, *settings: Settings) -> None:
-        """Raises the errors of `load_function`."""
+    def __init__(self, args: object, *settings: Settings, whole: Around = nullcontext) -> None:
+        """whole: context for functions at `OF_SAMPLES`. Raises the errors of `load_function`."""
         self.args = args
         self._by_point: dict[PlugPoint, UserFunction] = {}
         for point in IN_RANKS:
             for component in settings:
                 if path := getattr(component, point.field, None):
-                    self._by_point[point] = UserFunction(point, path)
+                    around = whole if point in OF_SAMPLES else nullcontext
+                    self._by_point[point] = UserFunction(point, path, around)
 
     def at(self, point: PlugPoint) -> UserFunction | None:
         """Return the function at a point; None if the settings name none."""

@@ -29,15 +29,45 @@ LENGTHS = ((1, 1), (2, 1), (1, 2), (3, 4), (1, 90), (33, 2), (5, 8), (7, 30), (1
 """(prompt, response) in tokens."""
 OWN = """
 import torch
+from megatron.core import mpu
 from slime.backends.megatron_utils.loss import get_log_probs_and_entropy
+
+def mine(values):
+    # cuts by the ranks that have parts of a sample, without slime's functions
+    rank, ranks = mpu.get_context_parallel_rank(), mpu.get_context_parallel_world_size()
+    return torch.where(torch.arange(len(values)) % ranks == rank, values, 0)
+
+def summed(value):
+    # sums parts over these ranks
+    torch.distributed.all_reduce(value, group=mpu.get_context_parallel_group())
+    return value
 
 def nll(args, batch, logits, reduce):
     lengths = {name: batch[name] for name in ("unconcat_tokens", "total_lengths", "response_lengths")}
     assert batch["tokens"].shape == logits.shape[:2]
-    loss = -reduce(torch.cat(get_log_probs_and_entropy(logits, args=args, **lengths)[1]["log_probs"]))
-    return loss, {"loss": loss.detach()}
+    log_probs = torch.cat(get_log_probs_and_entropy(logits, args=args, **lengths)[1]["log_probs"])
+    copies = mpu.get_data_parallel_world_size(with_context_parallel=True) / mpu.get_data_parallel_world_size()
+    loss = -reduce(mine(log_probs)) / copies
+    return loss, {"loss": loss.detach(), "summed": summed(reduce(log_probs.detach()))}
+
+def advantages(args, data):
+    # from the mean over a response, of which slime's ranks have parts
+    data["advantages"] = [
+        (reward - summed(values.mean()) / 10).expand(len(values)).clone()
+        for reward, values in zip(data["rewards"], data["rollout_log_probs"])
+    ]
+
+def data(args, rollout_id, rollout_data):
+    rollout_data["advantages"] = [mine(values) * 2 for values in rollout_data["advantages"]]
+
+def tis(args, *, pg_loss, loss_masks, **_):
+    return mine(pg_loss), loss_masks, {"ranks": torch.full_like(pg_loss, mpu.get_context_parallel_world_size())}
+
+def reducer(total_lengths, response_lengths, loss_masks, per_token):
+    assert mpu.get_context_parallel_world_size() == 1, "as slime's own reducer for Dr. GRPO has it"
+    return lambda values: mine(values * torch.cat(loss_masks)).sum() / 1000 * mpu.get_context_parallel_world_size()
 """
-"""A user's loss."""
+"""A user's loss, and terms of the policy loss. They cut and sum by the ranks that have parts of samples in slime."""
 
 
 class Case(NamedTuple):
@@ -54,6 +84,13 @@ class Case(NamedTuple):
 
 
 WITH_VALUES = {"advantage_estimator": "ppo", "kl_coef": 0.1, "entropy_coef": 0.01, "normalize_advantages": True}
+OWN_TERMS = {
+    "custom_advantage_function_path": "advantages",
+    "rollout_data_postprocess_path": "data",
+    "custom_tis_function_path": "tis",
+    "custom_pg_loss_reducer_function_path": "reducer",
+}
+"""Names of functions in OWN."""
 SFT = {"loss_type": "sft_loss", "compute_advantages_and_returns": False}
 CASES = {
     "critic": Case("qwen3", tied=True, algorithm=WITH_VALUES, settings={"log_probs_chunk_size": 5}),
@@ -62,7 +99,8 @@ CASES = {
     "divided": Case("glm4", settings={"megatron": {"use_distributed_optimizer": True}}),
     "experts": Case("qwen3_moe", algorithm=SFT),
     "cut experts": Case("qwen3_moe", settings={"megatron": {"expert_model_parallel_size": 2}}),
-    "own loss": Case("llama", algorithm={**SFT, "loss_type": "custom_loss"}),
+    "own loss": Case("llama", algorithm={**SFT, "loss_type": "custom_loss", "custom_loss_function_path": "nll"}),
+    "own terms": Case("llama", algorithm={"use_tis": True, **OWN_TERMS}),
     "latent": Case("deepseek_v2", settings={"log_probs_chunk_size": 7}),
     "commanded": Case("qwen2", commanded=True),
 }
@@ -117,9 +155,11 @@ def run(models: Path, out: Path, name: str, rank: int, world: int, master: str, 
     One rank also reads the checkpoint that two ranks wrote, which is refused if experts were cut.
     """
     case = CASES[name]
-    settings, algorithm = {**case.settings}, {**case.algorithm}
-    if algorithm.get("loss_type") == "custom_loss":
-        algorithm["custom_loss_function_path"] = f"{models / 'own.py'}:nll"
+    settings = {**case.settings}
+    algorithm = {
+        name: f"{models / 'own.py'}:{value}" if name.endswith("_path") else value
+        for name, value in case.algorithm.items()
+    }
     megatron = dict(settings.pop("megatron", {}))
     cuts_experts = "expert_model_parallel_size" in megatron
     if world == 1:

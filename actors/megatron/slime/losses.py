@@ -1,17 +1,18 @@
 """slime's functions for a user's loss, under slime's names: `slime.backends.megatron_utils.{loss, cp_utils}` and
 `slime.utils.ppo_utils`. With context parallelism every rank has the logits and columns of whole samples, so that
-functions that gather or cut for it change nothing.
+functions that gather or cut for it change nothing, and `mpu` says that there is one such rank (`whole_samples`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from actors.step.user_functions import sum_of_sample_mean
+from schemas.errors import PlugPointError
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.algorithms.estimators.gspo import gspo_kl
 from slime_events.algorithms.objective import opsm_mask, policy_objective, token_weights
@@ -176,6 +177,14 @@ def slice_log_prob_with_cp(log_prob: T, total_length: int, response_length: int)
 def slice_with_cp(tokens: Tensor, pad_value: object, *_: object, **__: object) -> Tensor:
     """Return the tokens unchanged: every rank has the whole sequence."""
     return tokens
+
+
+def get_logits_and_tokens_offset_with_cp(total_length: int, response_length: int, *_: object, **__: object) -> NoReturn:
+    """Raise PlugPointError: slime's function, too, fails unless samples are cut."""
+    raise PlugPointError(
+        "get_logits_and_tokens_offset_with_cp: each rank has whole samples, so there are no offsets of parts. Call it "
+        "only if mpu.get_context_parallel_world_size() is above 1, as slime does: in your function it is 1"
+    )
 
 
 def get_grpo_returns(rewards: Tensor, kl: Sequence[Tensor]) -> list[Tensor]:

@@ -61,7 +61,8 @@ ANSWERED_BY: dict[str, dict[str, str]] = {
     "slime.backends.megatron_utils": {},
     "slime.backends.megatron_utils.cp_utils": {
         "actors.megatron.slime.losses": (
-            "all_gather_with_cp get_sum_of_sample_mean slice_log_prob_with_cp slice_with_cp"
+            "all_gather_with_cp get_logits_and_tokens_offset_with_cp get_sum_of_sample_mean slice_log_prob_with_cp "
+            "slice_with_cp"
         ),
     },
     "slime.backends.megatron_utils.model_provider": {
