@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -17,7 +19,10 @@ from actors.megatron.layout import Layout
 from actors.megatron.memory import count_parameters
 from actors.megatron.model import transformer_config
 from schemas.errors import CheckpointMismatch, ImpossibleCombination, InvalidValue
+from slime_events.app.launch.model_preflight import check_served
+from slime_events.core.config.settings import DebugSettings
 from slime_events.core.config.trainer import TrainerSettings
+from tests import made
 from tests.megatron.gradients import gradients_of, plain_gradients
 from tests.megatron.tiny import FAMILIES, MOVING_BIAS, make_batch, make_model
 from tests.megatron.two_processes import run_two
@@ -143,6 +148,21 @@ def test_a_config_without_a_size_of_the_router_is_refused() -> None:
 def test_layers_without_experts_are_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(CheckpointMismatch, match=reason):
         architecture_of(MOE | change)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("model_class", CLASSES)
+def test_a_tied_model_that_sglang_would_serve_with_random_weights_is_refused(
+    model_class: str, tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    architecture = replace(architecture_of(MOE), model_class=model_class, tied=tied)
+    monkeypatch.setattr("actors.megatron.families.registry.read_architecture", lambda folder: architecture)
+    settings = made.settings(trainer=TrainerSettings(hf_checkpoint=str(tmp_path)))
+    if tied and model_class in ("Qwen3MoeForCausalLM", "Glm4MoeForCausalLM"):
+        with pytest.raises(CheckpointMismatch, match=r"lm_head\.weight"):
+            check_served(settings)
+        settings = msgspec.structs.replace(settings, debug=DebugSettings(debug_train_only=True))
+    check_served(settings)
 
 
 def test_slimes_flags_of_experts_agree_with_the_config() -> None:

@@ -20,6 +20,7 @@ class Dense:
     """Its name in config.json."""
     qk_layernorm: ClassVar[bool] = False
     add_qkv_bias: ClassVar[bool] = False
+    served_tied: ClassVar[bool] = True
     ignored: ClassVar[frozenset[str]] = frozenset()
     """Values of config.json that this family reads otherwise, or that do not change its results."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from megatron.core.transformer.spec_utils import ModuleSpec
@@ -17,6 +17,9 @@ class Family(Protocol):
 
     A launcher reads configs without torch and Megatron, so a family imports them on use.
     """
+
+    served_tied: ClassVar[bool]
+    """Whether SGLang serves a model of the class whose output layer is the embedding."""
 
     def read(self, config: Mapping[str, Any], where: str) -> Architecture:
         """Return the architecture of a parsed config.json.

@@ -15,6 +15,7 @@ class Glm4Moe(SigmoidMixture):
     """GLM-4.5, GLM-4.5-Air, GLM-4.6 and GLM-4.7, without training their multi-token prediction."""
 
     model_class = "Glm4MoeForCausalLM"
+    served_tied = False
     ignored = frozenset({"attention_bias"})
 
     def read(self, config: Mapping[str, Any], where: str) -> Architecture:

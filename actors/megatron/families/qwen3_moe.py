@@ -14,6 +14,7 @@ class Qwen3Moe(Mixture):
 
     model_class = "Qwen3MoeForCausalLM"
     qk_layernorm = True
+    served_tied = False
 
     def experts_of(self, config: Mapping[str, Any]) -> Experts:
         """Return the experts, whose number transformers 5 calls `num_local_experts`."""

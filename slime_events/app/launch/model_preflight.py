@@ -4,7 +4,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from schemas.errors import InvalidValue
+from schemas.errors import CheckpointMismatch, InvalidValue
 from slime_events.core.checkpoint.vocabulary import vocabulary_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
@@ -25,6 +25,20 @@ def check_model(settings: TrainSettings) -> None:
             raise InvalidValue(
                 f"{folder} holds no tokenizer (tokenizer.json): give the folder of a complete checkpoint"
             )
+
+
+def check_served(settings: TrainSettings) -> None:
+    """Check that engines can serve the model as the trainer trains it. Raises CheckpointMismatch."""
+    from actors.megatron.families.registry import family_of, read_architecture
+
+    folder = settings.trainer.hf_checkpoint
+    architecture = read_architecture(folder)
+    if architecture.tied and not settings.debug.debug_train_only and not family_of(architecture).served_tied:
+        raise CheckpointMismatch(
+            f"{folder}: tie_word_embeddings is true, but SGLang would serve a {architecture.model_class} with random "
+            "weights as its output layer: add model.embed_tokens.weight as lm_head.weight to the weights, and set "
+            "tie_word_embeddings to false in config.json"
+        )
 
 
 def memory_note(settings: TrainSettings) -> str | None:

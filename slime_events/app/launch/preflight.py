@@ -23,6 +23,7 @@ from slime_events.app.launch.model_preflight import (
     check_model,
     check_parallelism,
     check_sampling_settings,
+    check_served,
     check_teacher,
 )
 from slime_events.core.config.combinations import check_device, impossible
@@ -55,6 +56,7 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     if new:
         _check_folders(settings)
     _try("--hf-checkpoint", check_model, settings)
+    _try("--hf-checkpoint", check_served, settings)
     check_parallelism(settings)
     _check_environment(settings.trainer)
     _try("--opd-teacher-load", check_teacher, settings.trainer)
