@@ -89,13 +89,15 @@ class GroupCommit:
 
     async def _write(self) -> None:
         try:
-            while self._waiting or self._under_way or not self._closed:
+            while True:
                 batch, written = self._next_batch() if self._may_begin() else ([], _Written())
                 if batch:
                     task = asyncio.create_task(self._store_or_fail(batch), name="group-commit-batch")
                     self._under_way[task] = written
                     task.add_done_callback(lambda _: self._news.set())
                     continue
+                if self._closed and not (self._waiting or self._under_way):  # `_next_batch` drops cancelled calls
+                    return
                 self._news.clear()
                 await self._news.wait()
                 if not self._under_way:

@@ -261,6 +261,17 @@ async def test_a_caller_who_gave_up_before_the_batch_is_left_out() -> None:
     assert await log.position() == 2
 
 
+async def test_closing_ends_if_all_that_waits_was_given_up() -> None:
+    log = SlowLog()
+    async with asyncio.timeout(5), GroupCommit(log) as commit:
+        log.may_end.clear()
+        commit.submit([reward(log, "a")])
+        await until(log.under_way.is_set)
+        commit.submit([reward(log, "b")]).cancel()
+        asyncio.get_running_loop().call_later(0.01, log.may_end.set)  # while it closes
+    assert await log.position() == 1
+
+
 async def test_what_may_be_said_once_is_refused_the_second_time() -> None:
     log = MemoryLog("r")
     async with GroupCommit(log) as commit:
