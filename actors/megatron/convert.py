@@ -1,4 +1,4 @@
-"""`convert`: write a folder of weights in another format, one tensor at a time."""
+"""`convert`: write a folder of weights in another format, by copying ranges of bytes."""
 
 from __future__ import annotations
 

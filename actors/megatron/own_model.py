@@ -107,13 +107,10 @@ def own_model(function: UserFunction, building: Building) -> GPTModel:
 
 def check_parameters(function: UserFunction, model: torch.nn.Module, rules: dict[str, Rule], ranks: int) -> None:
     """Raise PlugPointError if the shape of a parameter does not follow from the checkpoint's tensors."""
-    import torch
-
     from actors.megatron.weights import named_parameters
 
     for name, parameter in named_parameters(model):
-        tensors = [torch.empty(shape, device="meta") for shape in rules[name].shapes]
-        shape = rules[name].merge(tensors, 0, ranks).shape
+        shape = rules[name].shape(0, ranks)
         if parameter.shape != shape:
             shapes = f"{name} has shape {list(parameter.shape)}, but the checkpoint gives {list(shape)}"
             raise function.refuse(model, f"{EXPECTED}: {shapes}")

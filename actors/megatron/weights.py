@@ -101,8 +101,10 @@ def _whole_name(name: str, numbers: Mapping[str, int]) -> str:
 @torch.no_grad()
 def load_hf_weights(
     model: torch.nn.Module, arch: Architecture, folder: str | Path, place: Place, step: int | None = None
-) -> None:
-    """Load the model from a Hugging Face folder, or another of `FORMATS`; each rank loads its slice. Collective.
+) -> int:
+    """Load the model from a Hugging Face folder, or another of `FORMATS`; return the bytes that this rank read.
+
+    Each rank reads its part of its own tensors. Collective.
 
     If the folder has no value head, a critic's head is unchanged. step: the iteration of a torch_dist folder. Raises
     CheckpointMismatch for a missing or unexpected tensor or a wrong shape, before the model is changed.
@@ -116,13 +118,12 @@ def load_hf_weights(
         for name, tensor in own.items():
             if (rule := rules.get(name)) is None:
                 continue
-            whole, group = [weights.tensor(hf_name) for hf_name in rule.names], place.group(rule.axis)
-            tensor.copy_(rule.merge(whole, group.rank(), group.size()))
+            group = place.group(rule.axis)
+            tensor.copy_(weights.parameter(rule, group.rank(), group.size()))
             beat()
         for copy in filter(is_tied_copy, model.parameters()):
-            rule = rules[EMBEDDING]
-            (table,) = (weights.tensor(hf_name) for hf_name in rule.names)
-            copy.copy_(rule.merge([table], place.tensor.rank(), place.tensor.size()))
+            copy.copy_(weights.parameter(rules[EMBEDDING], place.tensor.rank(), place.tensor.size()))
+        return weights.bytes_read
 
 
 def _is_headless(rule: Rule, names: Collection[str]) -> bool:

@@ -18,6 +18,7 @@ from schemas.doc import doc
 from schemas.errors import CheckpointMismatch
 from storage.weights.files import is_name
 from storage.weights.folder_formats import METADATA
+from storage.weights.saved_tensor import ITEM_BYTES
 
 BACKEND = {
     "sharded_backend": "torch_dist",
@@ -26,13 +27,6 @@ BACKEND = {
     "common_backend_version": 1,
 }
 """Content of metadata.json, by which Megatron recognises the format."""
-ITEM_BYTES = {
-    **dict.fromkeys(("float64", "int64"), 8),
-    **dict.fromkeys(("float32", "int32"), 4),
-    **dict.fromkeys(("float16", "bfloat16", "int16"), 2),
-    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "int8", "uint8", "bool"), 1),
-}
-"""Bytes of an element, by torch's name of the dtype."""
 OPTIMIZER = "optimizer."
 """Beginning of the names of an optimizer's tensors."""
 

@@ -65,8 +65,13 @@ def run(model: Path, out: Path, kind: str, case: str, rank: int, world_size: int
     parallel = parallel | ({"opd_teacher_load": str(model)} if "use_opd" in algorithm else {})
     trainer_settings = settings_for(model, **settings, **parallel)
     # Reference and teacher exchange weights with the policy, as on a GPU. One rank alone has a model for each.
-    with patch.object(rank_module, "waits_on_host", lambda: case.endswith("on the host") and world_size > 1):
+    with (
+        patch.object(rank_module, "waits_on_host", lambda: case.endswith("on the host") and world_size > 1),
+        patch.object(rank_module, "load_hf_weights", wraps=rank_module.load_hf_weights) as load,
+    ):
         trainer = TrainerRank(trainer_settings, AlgorithmSettings(**algorithm), rank, world_size, master)
+        taken = rank_module.load_hf_weights(trainer.trainee.model, *load.call_args.args[1:])
+    (out / f"{kind}-{case}-{rank}.bytes_read").write_text(str(taken))
     results = []
     for step in range(STEPS):
         dump = f"{out}/{kind}-{case}-{world_size}.pt" if step == 0 else None

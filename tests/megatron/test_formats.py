@@ -18,6 +18,7 @@ from actors.megatron.convert import Conversion, convert
 from actors.megatron.cpu import stand_in
 from actors.megatron.families.registry import read_architecture
 from actors.megatron.formats.registry import check_beginning, open_weights
+from actors.megatron.formats.torch_dist_writer import places_of
 from actors.step.policy import REFERENCE
 from schemas.errors import CheckpointMismatch, InvalidValue
 from storage.weights.folder_formats import FolderFormat, format_of, iteration_folder
@@ -67,6 +68,34 @@ def test_a_model_comes_back_from_torch_dist_byte_for_byte(family: str, models: P
     assert (tmp_path / "there" / "latest_checkpointed_iteration.txt").read_text() == "release"
     convert(Conversion(tmp_path / "there", tmp_path / "back", FolderFormat.HF, origin=models / family))
     assert same_files(models / family, tmp_path / "back")
+
+
+def test_torch_reads_the_tensors_of_a_conversion(models: Path, tmp_path: Path) -> None:
+    convert(Conversion(models / "glm4_moe", tmp_path / "there", FolderFormat.TORCH_DIST))
+    architecture, folder = read_architecture(models / "glm4_moe"), tmp_path / "there" / "release"
+    stored = read_stored_tensors(folder)
+    state = {name: torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype)) for name, tensor in stored.items()}
+    torch.distributed.checkpoint.load(state, checkpoint_id=folder, no_dist=True)
+    weights = open_weights(models / "glm4_moe", architecture)
+    for place, rule in places_of(architecture).items():
+        part = state[place.key][place.at] if place.at else state[place.key]
+        assert torch.equal(part, rule.merge([weights.tensor(name) for name in rule.names], 0, 1)), place
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_rank_reads_its_part_of_a_parameter_and_nothing_else(family: str, models: Path, tmp_path: Path) -> None:
+    convert(Conversion(models / family, tmp_path / "there", FolderFormat.TORCH_DIST))
+    architecture = read_architecture(models / family)
+    rules = places_of(architecture).values()
+    for folder in (models / family, tmp_path / "there"):
+        whole, weights = open_weights(folder, architecture), open_weights(folder, architecture)
+        for rule in rules:
+            tensors = [whole.tensor(name) for name in rule.names]
+            for rank in range(2):
+                before, part = weights.bytes_read, weights.parameter(rule, rank, 2)
+                assert torch.equal(part, rule.merge(tensors, rank, 2)), rule.names
+                assert weights.bytes_read - before == part.nbytes
+        assert weights.bytes_read < 1.2 * whole.bytes_read, "of two ranks together"
 
 
 @pytest.mark.parametrize("apart", [False, True])

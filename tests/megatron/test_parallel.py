@@ -10,6 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from actors.megatron.convert import total_bytes
+from actors.megatron.families.registry import read_architecture
+from actors.megatron.formats.registry import open_weights
 from actors.trainer.ranks import rendezvous_address
 from storage.weights.files import open_checkpoint
 from storage.weights.store import WeightStore, verify
@@ -44,6 +47,17 @@ def test_two_ranks_equal_one(
     for tensor in ours:
         torch.testing.assert_close(ours[tensor], theirs[tensor], atol=2e-4, rtol=0)  # Adam makes much of rounding
     _check_dumps(*(torch.load(f"{path}.pt", weights_only=True) for path in (out / f"{name}-2", tmp_path / f"{name}-1")))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("kind", "most"), [("data", 1.0), ("tensor", 0.6), ("pipeline", 0.6)])
+def test_each_rank_reads_its_share_of_the_weights(
+    kind: str, most: float, two_ranks: tuple[Path, list[dict[str, Any]]], tiny: Path
+) -> None:
+    whole = total_bytes(open_weights(tiny, read_architecture(tiny)))
+    taken = [int((two_ranks[0] / f"{kind}-grpo-{rank}.bytes_read").read_text()) for rank in range(2)]
+    assert max(taken) <= most * whole
+    assert sum(taken) >= whole
 
 
 @pytest.mark.real

@@ -7,8 +7,9 @@ imported on use, since a launcher reads families without it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
 from actors.step.place import Axis
 from schemas.doc import doc
@@ -17,6 +18,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Shape = tuple[int, ...]
+
+
+class Piece(NamedTuple):
+    """A part of one of a rule's Hugging Face tensors, along the rule's `dim`."""
+
+    tensor: Annotated[int, doc("Index of the tensor among the rule's names.")]
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """Positions along the axis."""
+        return self.stop - self.start
+
+    def of(self, tensor: Tensor, dim: int) -> Tensor:
+        """Return the part of a whole tensor."""
+        return tensor.narrow(dim, self.start, self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +62,54 @@ class Rule(ABC):
         """Return the rule for a parameter of an expert."""
         return replace(self, expert=number)
 
-    @abstractmethod
-    def merge(self, tensors: list[Tensor], rank: int, ranks: int) -> Tensor:
-        """Return this rank's parameter from the whole Hugging Face tensors."""
+    @property
+    def dim(self) -> int:
+        """The axis along which the parameter is made of `pieces`."""
+        return self.cut or 0
 
     @abstractmethod
+    def pieces(self, rank: int, ranks: int) -> list[Piece]:
+        """Return the pieces of the Hugging Face tensors that make up this rank's parameter, in order."""
+
+    def shape(self, rank: int, ranks: int) -> Shape:
+        """Return the shape of this rank's parameter."""
+        size = sum(piece.size for piece in self.pieces(rank, ranks))
+        return (*self.shapes[0][: self.dim], size, *self.shapes[0][self.dim + 1 :])
+
+    def merge(self, tensors: list[Tensor], rank: int, ranks: int) -> Tensor:
+        """Return this rank's parameter from the whole Hugging Face tensors."""
+        return self.merge_from(lambda piece: piece.of(tensors[piece.tensor], self.dim), rank, ranks)
+
+    def merge_from(self, read: Callable[[Piece], Tensor], rank: int, ranks: int) -> Tensor:
+        """Return this rank's parameter. read: returns a piece."""
+        import torch
+
+        parts = [read(piece) for piece in self.pieces(rank, ranks)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, self.dim)
+
     def split(self, parts: list[Tensor]) -> list[Tensor]:
         """Return the whole Hugging Face tensors from the parts of all ranks of `axis`, in rank order."""
+        import torch
+
+        taken: list[list[tuple[int, Tensor]]] = [[] for _ in self.names]
+        for rank, part in enumerate(parts if self.cut is not None else parts[:1]):
+            for offset, piece in self.placed(rank, len(parts)):
+                taken[piece.tensor].append((piece.start, part.narrow(self.dim, offset, piece.size)))
+        ordered = [[tensor for _, tensor in sorted(pieces, key=lambda item: item[0])] for pieces in taken]
+        return [pieces[0] if len(pieces) == 1 else torch.cat(pieces, self.dim) for pieces in ordered]
+
+    def placed(self, rank: int, ranks: int) -> Iterator[tuple[int, Piece]]:
+        """Yield each of the `pieces` with its offset in the rank's parameter, along `dim`."""
+        offset = 0
+        for piece in self.pieces(rank, ranks):
+            yield offset, piece
+            offset += piece.size
+
+
+def _share(length: int, rank: int, ranks: int) -> range:
+    """Return the rank's positions on an axis, as `torch.chunk` cuts it."""
+    size = -(-length // ranks)
+    return range(min(rank * size, length), min((rank + 1) * size, length))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +121,10 @@ class Copy(Rule):
         """Return the rule for a tensor of this name and shape."""
         return cls((name,), (shape,), cut)
 
-    def merge(self, tensors: list[Tensor], rank: int, ranks: int) -> Tensor:
+    def pieces(self, rank: int, ranks: int) -> list[Piece]:
         """Return the tensor, or the rank's chunk of it."""
-        (whole,) = tensors
-        return whole if self.cut is None else whole.chunk(ranks, self.cut)[rank]
-
-    def split(self, parts: list[Tensor]) -> list[Tensor]:
-        """Join the chunks."""
-        import torch
-
-        return [parts[0] if self.cut is None or len(parts) == 1 else torch.cat(parts, self.cut)]
+        own = _share(self.shapes[0][self.dim], *((0, 1) if self.cut is None else (rank, ranks)))
+        return [Piece(0, own.start, own.stop)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +138,11 @@ class Qkv(Rule):
         """Return the rule for the weights or the biases of query, key and value."""
         return cls(names, shapes, 0, groups)
 
-    def merge(self, tensors: list[Tensor], rank: int, ranks: int) -> Tensor:
-        """Interleave the tensors by query group, and return the rank's groups."""
-        import torch
-
-        blocks = [torch.unflatten(tensor, 0, (self.groups, -1)) for tensor in tensors]
-        return torch.cat(blocks, 1).flatten(0, 1).chunk(ranks, 0)[rank]
-
-    def split(self, parts: list[Tensor]) -> list[Tensor]:
-        """Join the ranks' groups, and take query, key and value apart."""
-        import torch
-
-        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+    def pieces(self, rank: int, ranks: int) -> list[Piece]:
+        """Return the rows of the rank's groups, interleaved."""
         rows = [shape[0] // self.groups for shape in self.shapes]
-        blocks = torch.split(torch.unflatten(whole, 0, (self.groups, -1)), rows, 1)
-        return [block.flatten(0, 1) for block in blocks]
+        own = _share(self.groups, rank, ranks)
+        return [Piece(i, group * size, (group + 1) * size) for group in own for i, size in enumerate(rows)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +154,11 @@ class GateUp(Rule):
         """Return the rule for one or two tensors. rows, columns: the shape of gate, and that of up."""
         return cls(names, ((2 * rows // len(names), columns),) * len(names), 0)
 
-    def merge(self, tensors: list[Tensor], rank: int, ranks: int) -> Tensor:
-        """Return the rank's rows of gate, and below them its rows of up."""
-        import torch
-
-        halves = tensors if len(tensors) == 2 else tensors[0].chunk(2, 0)
-        return torch.cat([half.chunk(ranks, 0)[rank] for half in halves])
-
-    def split(self, parts: list[Tensor]) -> list[Tensor]:
-        """Join the ranks' rows of gate, and those of up."""
-        import torch
-
-        halves = [torch.cat(pieces) for pieces in zip(*(part.chunk(2, 0) for part in parts), strict=True)]
-        return halves if len(self.names) == 2 else [torch.cat(halves)]
+    def pieces(self, rank: int, ranks: int) -> list[Piece]:
+        """Return the rank's rows of gate, then its rows of up."""
+        if len(self.names) == 2:
+            own = _share(self.shapes[0][0], rank, ranks)
+            return [Piece(half, own.start, own.stop) for half in range(2)]
+        rows = self.shapes[0][0] // 2
+        own = _share(rows, rank, ranks)
+        return [Piece(0, first + own.start, first + own.stop) for first in (0, rows)]

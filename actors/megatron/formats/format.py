@@ -26,7 +26,7 @@ class Format(Protocol):
         """
 
     def save(self, weights: Weights, architecture: Architecture, folder: Path, origin: Path, report: Report) -> None:
-        """Write the weights to an empty folder, one tensor at a time.
+        """Write the weights to an empty folder.
 
         origin: the model's Hugging Face folder. Raises InvalidValue if only a trainer writes this format.
         """

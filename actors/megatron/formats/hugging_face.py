@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.families.model_rules import whole_rules
 from actors.megatron.families.rules import Shape
-from actors.megatron.formats.ahead import ahead
 from actors.megatron.formats.format import Report
 from actors.megatron.formats.weights import Weights, may_be_left_out
 from schemas.errors import CheckpointMismatch
+from storage.weights.file_runs import Block, Box, FileRun, row_major, runs_of, write_all
 from storage.weights.files import INDEX, SINGLE, is_name
 from storage.weights.folder_formats import FolderFormat, format_of
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 SHARD_BYTES = 5_000_000_000
 """Most bytes of a file, if the model's own folder has no files to follow; as `save_pretrained` has it."""
@@ -58,37 +58,36 @@ class HuggingFace:
             _write_new(weights, architecture, folder, report)
 
 
-class SafetensorsFolder:
-    """`Weights` of safetensors files, of which the one that was last read is open."""
+class SafetensorsFolder(Weights):
+    """`Weights` of safetensors files."""
 
     def __init__(self, folder: Path) -> None:
         """Read the header of each file. Raises CheckpointMismatch."""
+        super().__init__()
         shards = _shard_names(folder)
         if not shards:
             raise CheckpointMismatch(f"{folder} has neither {SINGLE} nor {INDEX}")
-        self._entries: dict[str, tuple[Path, dict[str, Any]]] = {
-            name: (folder / shard, entry) for shard in shards for name, entry in read_header(folder / shard)[1].items()
-        }
-        self._open: tuple[Path, Any] | None = None
-        self.names = self._entries.keys()
+        self._entries = dict[str, tuple[dict[str, Any], Block]]()
+        for shard in shards:
+            before, header = read_header(folder / shard)
+            for name, entry in header.items():
+                box = Box.of(entry["shape"])
+                start = len(before) + entry["data_offsets"][0]
+                self._entries[name] = entry, Block(box, folder / shard, start, row_major(entry["shape"]))
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._entries.keys()
 
     def shape(self, name: str) -> Shape:
-        return tuple(self._entries[name][1]["shape"])
+        return tuple(self._entries[name][0]["shape"])
 
     def dtype(self, name: str) -> torch.dtype:
-        return torch_dtypes()[self._entries[name][1]["dtype"]]
+        return torch_dtypes()[self._entries[name][0]["dtype"]]
 
-    def tensor(self, name: str) -> Tensor:
-        path, _ = self._entries[name]
-        if self._open is None or self._open[0] != path:
-            from safetensors import safe_open
-
-            self._open = path, safe_open(str(path), framework="pt")
-        tensor: Tensor = self._open[1].get_tensor(name)
-        return tensor
-
-    def close(self) -> None:
-        self._open = None
+    def runs(self, name: str, box: Box) -> list[FileRun]:
+        _, block = self._entries[name]
+        return runs_of([block], box, self.dtype(name).itemsize, f"{block.path}: {name}")
 
 
 def read_header(path: Path) -> tuple[bytes, Header]:
@@ -154,8 +153,8 @@ def _write_like(origin: Path, weights: Weights, architecture: Architecture, fold
         if dtypes != [entry["dtype"] for entry in header.values()]:
             shapes = [tuple(entry["shape"]) for entry in header.values()]
             before = header_bytes(list(zip(header, dtypes, shapes, strict=True)))
-        tensors = ahead(lambda source: source[0].tensor(_source_name(source[1], source[0], weights)), sources)
-        _write_file(folder / shard, before, tensors, report)
+        named = [(of, _source_name(name, of, weights)) for of, name in sources]
+        _write_file(folder / shard, before, named, report)
     own.close()
     if (origin / INDEX).is_file():
         shutil.copyfile(origin / INDEX, folder / INDEX)
@@ -187,7 +186,7 @@ def _write_new(weights: Weights, architecture: Architecture, folder: Path, repor
     files = [SINGLE] if count == 1 else [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
     for file, members in zip(files, shards, strict=True):
         entries = [(name, _dtype_name(weights, name), weights.shape(name)) for name in members]
-        _write_file(folder / file, header_bytes(entries), ahead(weights.tensor, members), report)
+        _write_file(folder / file, header_bytes(entries), [(weights, name) for name in members], report)
     if count > 1:
         weight_map = {name: file for file, members in zip(files, shards, strict=True) for name in members}
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
@@ -221,15 +220,10 @@ def header_bytes(entries: Sequence[tuple[str, str, Shape]]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _write_file(path: Path, before: bytes, tensors: Iterator[Tensor], report: Report) -> None:
-    import torch
-
-    with path.open("xb") as file:
-        file.write(before)
-        for tensor in tensors:
-            flat = tensor.contiguous().reshape(-1)
-            if flat.numel():
-                file.write(flat.view(torch.uint8).numpy().data)
-        file.flush()
+def _write_file(path: Path, before: bytes, tensors: Iterable[tuple[Weights, str]], report: Report) -> None:
+    with io.FileIO(path, "x") as file:
+        write_all(file, memoryview(before))
+        for weights, name in tensors:
+            weights.copy_tensor(name, file)
         os.fsync(file.fileno())
         report(path.name, file.tell())

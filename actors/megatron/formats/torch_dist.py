@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,13 @@ from actors.megatron.formats.format import Report
 from actors.megatron.formats.stored_names import StoredName, stored_names
 from actors.megatron.formats.weights import Weights, refuse
 from schemas.errors import CheckpointMismatch
+from storage.weights.file_runs import Block, Box, FileRun, runs_of
 from storage.weights.folder_formats import FolderFormat, format_of, iteration_folder
-from storage.weights.torch_dist import OPTIMIZER, StoredTensor, read_stored_tensors
+from storage.weights.saved_tensor import ITEM_BYTES, locate_tensor
+from storage.weights.torch_dist import OPTIMIZER, StoredChunk, StoredTensor, read_stored_tensors
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")
 """Parameters with a row per token, which Megatron-LM pads to a multiple of 128 tokens."""
@@ -45,16 +46,21 @@ class TorchDist:
         write_release(weights, architecture, folder, report)
 
 
-class TorchDistWeights:
+class TorchDistWeights(Weights):
     """`Weights` of an iteration's folder: parameters are taken apart into Hugging Face's tensors."""
 
     def __init__(self, folder: Path, architecture: Architecture) -> None:
         """Find each parameter and compare its shape. Raises CheckpointMismatch with what is missing or unexpected."""
+        super().__init__()
         self._folder, self._stored = folder, read_stored_tensors(folder)
-        self._waiting: dict[str, Tensor] = {}
+        self._blocks = dict[StoredChunk, Block]()
+        self._chunks, self._indexed = dict[StoredName, list[StoredChunk]](), set[tuple[str, int]]()
         self._rules: dict[str, tuple[Rule, StoredName]] = {}
         self._find(architecture)
-        self.names = self._rules.keys()
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._rules.keys()
 
     def shape(self, name: str) -> Shape:
         rule, _ = self._rules[name]
@@ -67,17 +73,45 @@ class TorchDistWeights:
         assert isinstance(dtype, torch.dtype)
         return dtype
 
-    def tensor(self, name: str) -> Tensor:
-        if name not in self._waiting:
-            rule, place = self._rules[name]
-            whole = read_part(self._folder, place, self._stored[place.key])
-            if place.key in PADDED:
-                whole = whole[: rule.shapes[0][0]]
-            self._waiting |= zip(rule.names, rule.split([whole]), strict=True)
-        return self._waiting.pop(name)
+    def runs(self, name: str, box: Box) -> list[FileRun]:
+        rule, place = self._rules[name]
+        placed = [(piece, at) for at, piece in rule.placed(0, 1) if piece.tensor == rule.names.index(name)]
+        runs = list[FileRun]()
+        for piece, offset in sorted(placed):
+            part = box.clipped(rule.dim, piece.start, piece.stop)
+            if part.shape[rule.dim] > 0:
+                runs += self._runs_of_parameter(place, part.moved(rule.dim, offset - piece.start))
+        return runs
 
-    def close(self) -> None:
-        self._waiting.clear()
+    def _runs_of_parameter(self, place: StoredName, box: Box) -> list[FileRun]:
+        """Return the runs of a part of a parameter, which is at `place.at` of a stored tensor."""
+        stored = self._stored[place.key]
+        inside = Box((*place.at, *box.begin), (*(at + 1 for at in place.at), *box.end))
+        chunks = self._chunks_at(place, stored)
+        blocks = [self._block(chunk, stored, place) for chunk in chunks if inside.common(_box(chunk))]
+        return runs_of(blocks, inside, ITEM_BYTES[stored.dtype], f"{self._folder}: {place}")
+
+    def _chunks_at(self, place: StoredName, stored: StoredTensor) -> Sequence[StoredChunk]:
+        """Return the chunks that have elements of a layer or an expert, of which a tensor may have thousands."""
+        lead = len(place.at)
+        if (place.key, lead) not in self._indexed:
+            self._indexed.add((place.key, lead))
+            for chunk in stored.chunks:
+                ranges = (
+                    range(at, at + size) for at, size in zip(chunk.offset[:lead], chunk.shape[:lead], strict=True)
+                )
+                for at in product(*ranges):
+                    self._chunks.setdefault(StoredName(place.key, at), []).append(chunk)
+        return self._chunks.get(place, [])
+
+    def _block(self, chunk: StoredChunk, stored: StoredTensor, place: StoredName) -> Block:
+        if chunk not in self._blocks:
+            path = self._folder / chunk.file
+            saved = locate_tensor(path, chunk.start, chunk.length)
+            if (saved.dtype, saved.shape) != (stored.dtype, chunk.shape):
+                raise CheckpointMismatch(f"{path} holds another tensor than {place}: restore it from a copy")
+            self._blocks[chunk] = Block(_box(chunk), path, saved.start, saved.strides)
+        return self._blocks[chunk]
 
     def _find(self, architecture: Architecture) -> None:
         rules, problems, used = dict(whole_rules(architecture)), list[str](), set[str]()
@@ -110,10 +144,7 @@ class TorchDistWeights:
 
 def _misfit(place: StoredName, stored: StoredTensor, rule: Rule) -> str | None:
     """Return how the shape of a parameter differs from the rule's, if it does."""
-    import torch
-
-    whole = rule.merge([torch.empty(shape, device="meta") for shape in rule.shapes], 0, 1)
-    shape, expected = stored.shape[len(place.at) :], tuple(whole.shape)
+    shape, expected = stored.shape[len(place.at) :], rule.shape(0, 1)
     if any(at >= length for at, length in zip(place.at, stored.shape, strict=False)):
         return f"{place}: missing, {place.key} has shape {list(stored.shape)}"
     if place.key in PADDED and shape[1:] == expected[1:] and shape[0] >= expected[0]:
@@ -133,41 +164,5 @@ def _surplus_layers(stored: Mapping[str, StoredTensor], architecture: Architectu
     return problems
 
 
-def read_part(folder: Path, place: StoredName, stored: StoredTensor) -> Tensor:
-    """Return a tensor, or its part at `place.at`. Raises CheckpointMismatch if files are damaged or incomplete."""
-    import torch
-
-    lead = len(place.at)
-    shape, taken, whole = stored.shape[lead:], 0, None
-    for chunk in stored.chunks:
-        ends = tuple(map(sum, zip(chunk.offset, chunk.shape, strict=True)))
-        if not all(chunk.offset[axis] <= at < ends[axis] for axis, at in enumerate(place.at)):
-            continue
-        part = _chunk(folder / chunk.file, chunk.start, chunk.length)
-        if tuple(part.shape) != chunk.shape or part.dtype != getattr(torch, stored.dtype):
-            raise CheckpointMismatch(f"{folder / chunk.file} holds another tensor than {place}: restore it from a copy")
-        part = part[tuple(at - chunk.offset[axis] for axis, at in enumerate(place.at))]
-        if tuple(part.shape) == shape:
-            return part
-        whole = torch.empty(shape, dtype=part.dtype) if whole is None else whole
-        where = tuple(slice(chunk.offset[axis], ends[axis]) for axis in range(lead, len(ends)))
-        whole[where] = part
-        taken += part.numel()
-    if whole is None or taken != whole.numel():
-        raise CheckpointMismatch(f"{folder}: {place} is incomplete: restore the folder from a copy")
-    return whole
-
-
-def _chunk(path: Path, start: int, length: int) -> Tensor:
-    import torch
-
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            data = file.read(length)
-        tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file may raise anything
-        raise CheckpointMismatch(f"{path} cannot be read: {error}; restore it from a copy") from error
-    if not isinstance(tensor, torch.Tensor):
-        raise CheckpointMismatch(f"{path} holds no tensor at {start}: restore it from a copy")
-    return tensor
+def _box(chunk: StoredChunk) -> Box:
+    return Box(chunk.offset, tuple(map(sum, zip(chunk.offset, chunk.shape, strict=True))))

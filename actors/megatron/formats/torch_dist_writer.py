@@ -1,17 +1,17 @@
-"""`write_release`: write weights as a torch_dist folder, without a process group, one parameter at a time."""
+"""`write_release`: write weights as a torch_dist folder, without a process group."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO
 
 import torch
-from torch import Tensor
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -24,13 +24,13 @@ from torch.distributed.checkpoint.metadata import (
 
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.families.model_rules import names_of, whole_rules
-from actors.megatron.families.rules import Rule
-from actors.megatron.formats.ahead import ahead
+from actors.megatron.families.rules import Rule, Shape
 from actors.megatron.formats.format import Report
 from actors.megatron.formats.stored_names import StoredName, written_name
 from actors.megatron.formats.weights import Weights
 from schemas.errors import CheckpointMismatch
 from storage.weights.folder_formats import METADATA, TRACKER
+from storage.weights.saved_tensor import locate_tensor
 from storage.weights.torch_dist import BACKEND
 
 RELEASE = "release"
@@ -54,16 +54,8 @@ def write_release(weights: Weights, architecture: Architecture, folder: Path, re
     writer = _Writer(target, architecture, report)
     places = places_of(architecture)
 
-    def whole(rule: Rule) -> Tensor:
-        return rule.merge([weights.tensor(name) for name in rule.names], 0, 1)
-
-    sums = torch.serialization.get_crc32_options()
-    torch.serialization.set_crc32_options(False)  # half of the time of a write; torch never compares them
-    try:
-        for place, tensor in zip(places, ahead(whole, places.values()), strict=True):
-            writer.add(place, tensor)
-    finally:
-        torch.serialization.set_crc32_options(sums)
+    for place, rule in places.items():
+        writer.add(place, rule.shape(0, 1), weights.parameter_dtype(rule), partial(weights.copy_parameter, rule))
     (target / "metadata.json").write_text(json.dumps(BACKEND), encoding="utf-8")
     common = {"checkpoint_version": 3.0, "iteration": 0, "args": Namespace(**architecture.as_flags())}
     torch.save(common, target / "common.pt")
@@ -83,31 +75,34 @@ class _Writer:
         self._files = self._named_files()
         self._name, self._file = next(self._files)
 
-    def add(self, place: StoredName, tensor: Tensor) -> None:
-        """Write a parameter. Raises CheckpointMismatch if layers of one tensor differ in their dtype."""
+    def add(self, place: StoredName, shape: Shape, dtype: torch.dtype, copy: Callable[[io.FileIO], None]) -> None:
+        """Write a parameter. copy: appends its bytes to a file.
+
+        Raises CheckpointMismatch if layers of one tensor differ in their dtype.
+        """
         sizes = [self._layers] if place.key.startswith("decoder.layers.") and self._is_stacked(place) else []
         sizes += [self._experts] if len(place.at) > len(sizes) else []
-        shape = torch.Size((*sizes, *tensor.shape))
-        offset = (*place.at, *(0,) * tensor.dim())
-        entry = self._entries.setdefault(
-            place.key, TensorStorageMetadata(TensorProperties(dtype=tensor.dtype), shape, [])
-        )
-        if entry.size != shape or entry.properties.dtype != tensor.dtype:
+        whole, part = torch.Size((*sizes, *shape)), torch.Size((*(1,) * len(place.at), *shape))
+        offset = torch.Size((*place.at, *(0,) * len(shape)))
+        entry = self._entries.setdefault(place.key, TensorStorageMetadata(TensorProperties(dtype=dtype), whole, []))
+        if entry.size != whole or entry.properties.dtype != dtype:
             raise CheckpointMismatch(
-                f"{place} has dtype {tensor.dtype} and shape {list(shape)}, but the layers before it have "
+                f"{place} has dtype {dtype} and shape {list(whole)}, but the layers before it have "
                 f"{entry.properties.dtype} and {list(entry.size)}: one tensor holds all layers"
             )
-        chunk = tensor.contiguous().reshape(*(1,) * len(place.at), *tensor.shape)
         index = MetadataIndex(place.key, offset, len(entry.chunks))
-        entry.chunks.append(ChunkStorageMetadata(torch.Size(offset), chunk.shape))
+        entry.chunks.append(ChunkStorageMetadata(offset, part))
         if self._file.tell() >= FILE_BYTES:
             self._close_file()
             self._name, self._file = next(self._files)
         start = self._file.tell()
-        if chunk.untyped_storage().nbytes() != chunk.nbytes:  # torch.save would write the whole storage
-            chunk = chunk.clone()
-        torch.save(chunk, self._file)
-        self._places[index] = _StorageInfo(self._name, start, self._file.tell() - start)
+        with torch.serialization.skip_data():  # everything but the elements, for which it leaves room
+            torch.save(torch.empty(part, dtype=dtype), self._file)
+        end = self._file.tell()
+        self._file.seek(locate_tensor(self._folder / self._name, start, end - start).start)
+        copy(self._file)
+        self._file.seek(end)
+        self._places[index] = _StorageInfo(self._name, start, end - start)
 
     def finish(self) -> None:
         """Write the list of tensors."""
@@ -121,15 +116,14 @@ class _Writer:
     def _is_stacked(self, place: StoredName) -> bool:
         return not place.key.removeprefix("decoder.layers.")[0].isdigit()
 
-    def _named_files(self) -> Iterator[tuple[str, IO[bytes]]]:
+    def _named_files(self) -> Iterator[tuple[str, io.FileIO]]:
         number = 0
         while True:
             name = f"__{number}_0.distcp"
-            yield name, (self._folder / name).open("xb")
+            yield name, io.FileIO(self._folder / name, "x")
             number += 1
 
     def _close_file(self) -> None:
-        self._file.flush()
         os.fsync(self._file.fileno())
         self._report(self._name, self._file.tell())
         self._file.close()

@@ -1,13 +1,17 @@
-"""`Weights`: the whole tensors of a folder by their Hugging Face names, read one at a time."""
+"""`Weights`: the tensors of a folder by their Hugging Face names, of which any part is read alone."""
 
 from __future__ import annotations
 
+import io
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Protocol
+from functools import reduce
+from typing import TYPE_CHECKING
 
 from actors.megatron.families.architecture import Architecture
-from actors.megatron.families.rules import Rule, Shape
+from actors.megatron.families.rules import Piece, Rule, Shape
 from schemas.errors import CheckpointMismatch
+from storage.weights.file_runs import Box, FileRun, RunReader, write_all
 from storage.weights.prediction_layers import in_prediction_layer
 
 if TYPE_CHECKING:
@@ -15,24 +19,87 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Weights(Protocol):
-    """Tensors of an open folder. `close` closes its files."""
+class Weights(ABC):
+    """Tensors of an open folder, of which any part is read without the rest. `close` closes its files."""
+
+    def __init__(self) -> None:
+        """Open no file."""
+        self._reader = RunReader()
 
     @property
+    @abstractmethod
     def names(self) -> Collection[str]:
         """Hugging Face names of the tensors."""
 
+    @abstractmethod
     def shape(self, name: str) -> Shape:
         """Return the shape of a tensor, without reading it."""
 
+    @abstractmethod
     def dtype(self, name: str) -> torch.dtype:
         """Return the dtype of a tensor, without reading it."""
 
+    @abstractmethod
+    def runs(self, name: str, box: Box) -> list[FileRun]:
+        """Return where the files have a part of a tensor, in row-major order.
+
+        Raises CheckpointMismatch if a file is damaged or the tensor incomplete.
+        """
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of tensors that were read so far."""
+        return self._reader.bytes_read
+
     def tensor(self, name: str) -> Tensor:
         """Read a tensor. Raises CheckpointMismatch if its file is damaged."""
+        return self.part(name, Box.of(self.shape(name)))
+
+    def part(self, name: str, box: Box) -> Tensor:
+        """Read a part of a tensor, and nothing else. Raises CheckpointMismatch if its file is damaged."""
+        import torch
+
+        tensor = torch.empty(box.shape, dtype=self.dtype(name))
+        self._reader.fill(_memory(tensor), self.runs(name, box))
+        return tensor
+
+    def parameter(self, rule: Rule, rank: int, ranks: int) -> Tensor:
+        """Read a rank's part of a Megatron parameter, and nothing else. Raises CheckpointMismatch as `part`."""
+        return rule.merge_from(lambda piece: self.part(*self._place(rule, piece)), rank, ranks)
+
+    def parameter_dtype(self, rule: Rule) -> torch.dtype:
+        """Return the dtype of a parameter: that of its tensors, or the widest."""
+        import torch
+
+        return reduce(torch.promote_types, map(self.dtype, rule.names))
+
+    def copy_parameter(self, rule: Rule, file: io.FileIO) -> None:
+        """Append the bytes of a whole parameter to a file. Raises CheckpointMismatch as `part`, OSError."""
+        if len({self.dtype(name) for name in rule.names}) > 1:
+            write_all(file, _memory(self.parameter(rule, 0, 1).contiguous()))
+            return
+        places = (self._place(rule, piece) for piece in rule.pieces(0, 1))
+        self._reader.copy((run for place in places for run in self.runs(*place)), file)
+
+    def copy_tensor(self, name: str, file: io.FileIO) -> None:
+        """Append the bytes of a tensor to a file. Raises CheckpointMismatch as `part`, OSError."""
+        self._reader.copy(self.runs(name, Box.of(self.shape(name))), file)
 
     def close(self) -> None:
         """Close the files."""
+        self._reader.close()
+
+    def _place(self, rule: Rule, piece: Piece) -> tuple[str, Box]:
+        name = rule.names[piece.tensor]
+        return name, Box.of(self.shape(name)).clipped(rule.dim, piece.start, piece.stop)
+
+
+def _memory(tensor: Tensor) -> memoryview:
+    """Return the bytes of a contiguous tensor on the CPU."""
+    import torch
+
+    flat = tensor.reshape(-1).view(torch.uint8)
+    return flat.numpy().data if flat.numel() else memoryview(b"")
 
 
 def check_weights(weights: Weights, rules: Mapping[str, Rule], architecture: Architecture, where: str) -> None:
