@@ -213,7 +213,8 @@ without effect: there is no router, as engines pull their work from the log.
 A refused flag, here `--mtp-num-layers 1`, ends the command before anything starts:
 
 ```
-error: --mtp-num-layers is not supported yet: multi-token prediction layers are not built in the trainer.
+error: --mtp-num-layers is not supported yet: multi-token prediction layers are not trained: leave it out, and
+each weight version repeats those of the checkpoint.
 ```
 
 A flag without effect is printed, and the run continues:
