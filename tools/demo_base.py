@@ -15,14 +15,14 @@ import argparse
 import hashlib
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from schemas.doc import doc
 from slime_events.app.demo.digits4 import QUESTIONS, Question, question, take
@@ -170,11 +170,18 @@ def lesson(
     return pad(rows, True, float(tokenizer.pad_token_id)), pad(labels, True, IGNORED)
 
 
-def teach(tokenizer: PreTrainedTokenizerFast, seed: int, lessons: Lessons) -> Qwen3ForCausalLM:
-    """Run the supervised training in float32, and return the model in evaluation mode."""
+def untrained() -> PreTrainedModel:
+    """Return the demo's model with random weights."""
+    return Qwen3ForCausalLM(architecture())
+
+
+def teach(
+    tokenizer: PreTrainedTokenizerFast, seed: int, lessons: Lessons, make: Callable[[], PreTrainedModel] = untrained
+) -> PreTrainedModel:
+    """Run the supervised training in float32, and return the model in evaluation mode. make: returns a new model."""
     torch.manual_seed(seed)
     rng = random.Random(seed)
-    model = Qwen3ForCausalLM(architecture()).train()
+    model = make().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=lessons.lr, betas=lessons.betas)
     for step in range(lessons.steps):
         for group in optimizer.param_groups:
@@ -191,7 +198,7 @@ def teach(tokenizer: PreTrainedTokenizerFast, seed: int, lessons: Lessons) -> Qw
     return model.eval()
 
 
-def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> str:
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> str:
     """Write weights (bfloat16), configuration and generation defaults; return the SHA-256 of the weight file."""
     model.to(torch.bfloat16)
     model.generation_config = GenerationConfig(
@@ -205,7 +212,7 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
 
 @torch.no_grad()
 def measure(
-    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, questions: Sequence[Question], *, sampled: bool
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, questions: Sequence[Question], *, sampled: bool
 ) -> Measured:
     """Answer every question once, at temperature 1 or greedily, with at most 40 new tokens."""
     prompts = torch.tensor([prompt_ids(tokenizer, item) for item in questions])

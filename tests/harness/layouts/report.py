@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from tests.harness.layouts.comparison import Comparison
 
-BEGIN = "<!-- made by tests.harness.layouts -->\n"
-END = "<!-- end of tests.harness.layouts -->\n"
+MARK = "tests.harness.layouts"
 HEAD = (
     "family",
     "layout",
@@ -41,5 +40,21 @@ def _cells(row: Comparison, *, with_settings: bool) -> list[str]:
 
 def document(page: str, comparisons: Sequence[Comparison]) -> str:
     """Return a page with a new table between its two marks."""
-    before, _, after = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n{table(comparisons)}\n{END}{after.partition(END)[2]}"
+    return with_table(page, MARK, table(comparisons))
+
+
+def with_table(page: str, mark: str, table: str) -> str:
+    """Return a page with a new table between the marks that name the program which made it."""
+    begin, end = _marks(mark)
+    before, _, after = page.partition(begin)
+    return f"{before}{begin}\n{table}\n{end}{after.partition(end)[2]}"
+
+
+def between_marks(page: str, mark: str) -> str:
+    """Return a page's text between the marks."""
+    begin, end = _marks(mark)
+    return page.partition(begin)[2].partition(end)[0]
+
+
+def _marks(mark: str) -> tuple[str, str]:
+    return f"<!-- made by {mark} -->\n", f"<!-- end of {mark} -->\n"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness.layouts.combinations import COMBINATIONS, FURTHER, VARIATIONS, Combination
 from tests.harness.layouts.comparison import LIMIT, Bench, Comparison, job_of
-from tests.harness.layouts.report import BEGIN, END, document, table
+from tests.harness.layouts.report import MARK, between_marks, document, table, with_table
 from tests.megatron.two_processes import RankPair
 
 DOCS = Path(__file__).parents[3] / "docs" / "models.md"
@@ -39,16 +39,17 @@ def test_a_table_of_variations_names_them() -> None:
 
 
 def test_a_page_gets_a_new_table_between_its_marks() -> None:
-    page = f"before\n{BEGIN}\nold\n\n{END}after\n"
+    page = f"before\n{with_table('', MARK, 'old')}after\n"
     new = document(page, [Comparison(Combination("qwen3", tp=2), repeats=True)])
-    assert new.startswith(f"before\n{BEGIN}")
-    assert new.endswith(f"{END}after\n")
+    assert new.startswith("before\n<")
+    assert new.endswith(">\nafter\n")
     assert "old" not in new
-    assert document(new, []).count(END) == 1
+    assert "| qwen3 | TP 2 |" in between_marks(new, MARK)
+    assert document(new, []).count(MARK) == 2
 
 
 def test_the_page_has_a_row_for_each_layout() -> None:
-    page = DOCS.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    page = between_marks(DOCS.read_text(encoding="utf-8"), MARK)
     for combination in COMBINATIONS:
         assert f"| {combination.family} | {combination.title} |" in page, "python -m tests.harness.layouts --write"
     assert "failed" not in page
