@@ -149,7 +149,8 @@ def check_routing(settings: TrainerSettings, architecture: Architecture) -> None
     layout = Layout.of(settings)
     names = ("moe_router_bias_update_rate", *BALANCE_LOSSES)
     balances = [name for name in names if is_on(settings.megatron.get(name))]
-    if balances and layout.pipeline > 1 and "moe" in str(settings.megatron.get("recompute_modules")):
+    again = settings.megatron.get("moe_layer_recompute") or "moe" in str(settings.megatron.get("recompute_modules"))
+    if balances and layout.pipeline > 1 and again:
         # A layer of experts that is computed again does not have the arguments of its micro batch.
         raise ImpossibleCombination(
             f"{balances[0].replace('_', '-')} with pipeline-model-parallel-size {layout.pipeline} does not go with "

@@ -24,6 +24,7 @@ from actors.megatron.families.expert_layers import expert_config, keep_float32
 from actors.megatron.families.latent_layers import latent_config
 from actors.megatron.families.norm import use_own_norm
 from actors.megatron.fusions import FusedKernels, fusions
+from actors.megatron.grouped_experts import use_grouped_experts
 from actors.megatron.layers import block_spec
 from actors.megatron.layout import Layout, check_routing
 from actors.megatron.own_model import EXPECTED, Building, check_parameters, own_model
@@ -138,6 +139,8 @@ def transformer_config(
     # Stages exchange the length of each micro batch. Megatron refuses this at first for its default dispatcher of
     # experts, even without experts; but it is wrong only if that dispatcher gathers from several ranks.
     config.variable_seq_lengths = settings.pipeline_model_parallel_size > 1
+    # Megatron's own field would give experts other parameters in a model that a user's function builds.
+    config.runs_groups = bool(flags.get("moe_grouped_gemm")) and architecture.experts is not None
     return config
 
 
@@ -167,6 +170,8 @@ def build_model(
             model.take_whole_rows()
         give_ends_to_kernels(model)
         use_own_router(model)
+        if getattr(config, "runs_groups", False):
+            use_grouped_experts(model, config, device)
         model = model.to(device)
         # Mark the parameters that are cut over ranks, as Megatron's initialization does: without the mark, the gradient
         # norm would count only one rank's part.

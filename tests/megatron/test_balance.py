@@ -16,6 +16,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 from actors.megatron.families.balance_losses import BalanceLosses
 from schemas.errors import InvalidValue
 from tests.megatron.gradients import gradients_of, plain_gradients
+from tests.megatron.recomputing import FULL, recomputing
 from tests.megatron.tiny import make_batch, make_model
 
 Trainer = Callable[..., Any]
@@ -114,13 +115,16 @@ def test_losses_of_two_updates_with_recomputed_layers(tmp_path: Path, trainer: T
     """The metrics of a step are means over its updates, and a layer that is computed again counts once."""
     make_model(tmp_path, "qwen3_moe", tied=False)
     balanced = KINDS["sequence"][0] | KINDS["logits"][0]
-    again = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    experts = {"recompute_granularity": "selective", "recompute_modules": ["moe"]}
     outcomes = []
-    for flags in ({}, again):
-        with trainer(tmp_path, megatron=balanced | flags, num_steps_per_rollout=2, **SEVERAL) as rank:
+    for flags in ({}, FULL, experts):
+        settings = {"megatron": balanced | flags, "num_steps_per_rollout": 2, **SEVERAL}
+        with recomputing(), trainer(tmp_path, **settings) as rank:
+            assert rank.trainee.model.config.recompute_granularity == flags.get("recompute_granularity")
             metrics = rank.train(make_batch()).metrics
             outcomes.append({name: metrics[name] for name in ("seq_load_balancing_loss", "z_loss", "grad_norm")})
-    assert outcomes[0] == pytest.approx(outcomes[1], rel=1e-6)
+    assert outcomes[1] == pytest.approx(outcomes[0], rel=1e-6)
+    assert outcomes[2] == pytest.approx(outcomes[0], rel=1e-6)
 
 
 def test_samples_without_an_advantage_balance_experts_too(tmp_path: Path, trainer: Trainer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from megatron.core.transformer.transformer_config import TransformerConfig
 from safetensors.torch import load_file
 
+from actors.megatron.families.expert_layers import IGNORED, READ, REFUSED
 from actors.megatron.families.experts import layers_with_experts
 from actors.megatron.families.registry import FAMILIES as CLASSES
 from actors.megatron.families.registry import architecture_of, family_of, read_architecture
@@ -266,7 +269,7 @@ def test_a_setting_that_would_make_log_probs_inexact_is_refused(
 
 
 def test_settings_of_speed_that_have_no_effect_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    flags = {"moe_grouped_gemm": True, "moe_enable_deepep": True, "moe_token_dispatcher_type": "flex"}
+    flags = {"moe_permute_fusion": True, "moe_enable_deepep": True, "moe_token_dispatcher_type": "flex"}
     config = transformer_config(architecture_of(MOE), TrainerSettings(), flags)
     assert all(name in caplog.text for name in flags)
     assert not config.moe_enable_deepep
@@ -299,3 +302,23 @@ def test_slimes_flags_of_glm4_agree_with_its_config(models: Path) -> None:
 def test_the_page_has_every_family() -> None:
     page = DOCS.read_text(encoding="utf-8")
     assert document(page) == page, "python -m tools.models_page docs/models.md"
+
+
+def test_each_of_megatrons_settings_of_experts_has_a_place() -> None:
+    fields = {field.name for field in dataclasses.fields(TransformerConfig) if "moe" in field.name}
+    places = (READ, IGNORED, REFUSED, [name for name in architecture_of(MOE).as_flags() if name in fields])
+    named = [name for place in places for name in place]
+    assert sorted({*named, "moe_router_pre_softmax"}) == sorted(fields)
+    assert len(named) - len(set(named)) <= 1, "a softmax setting without effect with a sigmoid"
+
+
+@pytest.mark.parametrize("name", [*REFUSED, "moe_router_fusion"])
+def test_a_setting_without_a_meaning_here_is_refused(name: str) -> None:
+    with pytest.raises(InvalidValue, match=name.replace("_", "-")):
+        transformer_config(architecture_of(MOE), TrainerSettings(), {name: True})
+
+
+def test_the_type_of_the_scores_is_one_that_routers_know() -> None:
+    assert transformer_config(architecture_of(MOE), TrainerSettings(), {"moe_router_dtype": "fp64"}).moe_router_dtype
+    with pytest.raises(InvalidValue, match="moe-router-dtype bf16"):
+        transformer_config(architecture_of(MOE), TrainerSettings(), {"moe_router_dtype": "bf16"})

@@ -200,7 +200,7 @@ MEGATRON_CUDA = frozenset((
     "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
     "attention_backend", "optimizer_cpu_offload", "overlap_cpu_optimizer_d2h_h2d",
     "optimizer_offload_fraction", "overlap_param_gather", "overlap_grad_reduce", "sequence_parallel",
-    "transformer_impl", "fp8", "fp8_recipe",
+    "transformer_impl", "fp8", "fp8_recipe", "moe_router_fusion", "moe_layer_recompute",
 ))  # fmt: skip
 """Megatron's settings for which the CPU has no kernels or no CUDA random state; a CPU run does not use them."""
 
