@@ -1,9 +1,11 @@
 """Generate docs/tables.md from the tables: `python -m tools.tables_page > docs/tables.md`."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from slime_events.analysis.query.table import Table
+from slime_events.analysis.query.detectors import DETECTORS
+from slime_events.analysis.query.detectors.detector import Detector
+from slime_events.analysis.query.table import Column, Table
 from slime_events.analysis.query.tables import TABLES
 
 _HEAD = """# Tables
@@ -20,17 +22,41 @@ columns (`source_path`), an array is shown by its length. `position`, `time` and
 """
 
 
+_DETECTORS = """# Detectors
+
+The views of [`slime-events inspect`](inspecting.md). Each row is a finding. Give thresholds in the brackets:
+`FROM length_pays(min_correlation := 0.2)`.
+"""
+
+
 def tables_page() -> str:
     """Return the whole page."""
     lines = [_HEAD]
     for table in TABLES:
         lines += _described(table)
+    lines.append(_DETECTORS)
+    for detector in DETECTORS:
+        lines += _detector(detector)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _described(table: Table) -> Iterator[str]:
-    yield from (f"## {table.name}", "", table.description, "", "| column | type | description |", "|---|---|---|")
-    for column in table.columns:
+    yield from (f"## {table.name}", "", table.description, "")
+    yield from _columns(table.columns)
+
+
+def _detector(detector: Detector) -> Iterator[str]:
+    yield from (f"## {detector.name}", "", f"{detector.finds} Severity: {detector.severity}.", "")
+    yield from ("| parameter | default | description |", "|---|---|---|")
+    for parameter in detector.parameters:
+        yield f"| `{parameter.name}` | {parameter.default:g} | {parameter.description} |"
+    yield ""
+    yield from _columns(detector.columns)
+
+
+def _columns(columns: Sequence[Column]) -> Iterator[str]:
+    yield from ("| column | type | description |", "|---|---|---|")
+    for column in columns:
         description = column.description.replace("|", "\\|")
         yield f"| `{column.name}` | `{column.type}` | {description} |"
     yield ""

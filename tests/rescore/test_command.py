@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from schemas.event import Event
+from slime_events.analysis.rescore.change import make_change
 from slime_events.app.cli.main import main
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.learner.overrides import read_overrides
@@ -44,3 +45,10 @@ def test_text_json_and_changes(archive: str, tmp_path: Path, capsys: pytest.Capt
 def test_a_setting_that_it_cannot_answer_for(archive: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rescore", archive, "--lr", "1e-5"]) == 2
     assert "--lr: recorded rollouts do not show" in capsys.readouterr().err
+
+
+def test_a_built_in_grader_replaces_the_function_of_the_run() -> None:
+    run = made.settings(settings(), reward={"rm_type": "exact", "custom_rm_path": "mine.py:reward"})
+    change = make_change(run, ["--rm-type", "exact"])
+    assert (change.after.reward.custom_rm_path, change.regrade) == (None, True)
+    assert make_change(run, ["--rm-timeout", "5"]).after.reward.custom_rm_path == "mine.py:reward"

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from schemas.errors import BadQuery
 from slime_events.analysis.query.answer import query_errors
+from slime_events.analysis.query.detectors import DETECTORS
+from slime_events.analysis.query.detectors.detector import SECOND_REWARDS, Detector
 from slime_events.analysis.query.event_tables import EVENT_TABLES, LOG
 from slime_events.analysis.query.run_rows import RunRows, TableRows
 from slime_events.analysis.query.tables import TABLES
@@ -30,9 +33,17 @@ Loaded = Sequence[tuple[RunRows, Mapping[str, TableRows]]]
 """Each run with its loaded rows. The queried run is first."""
 
 
-def database(loaded: Loaded, names: Collection[str]) -> duckdb.DuckDBPyConnection:
-    """Open a database in memory with these event tables, and the tables that depend on them alone. Without names: the
-    catalogue.
+NO_REWARDS = pa.table({"sample": pa.array([], pa.string()), "reward": pa.array([], pa.float64())})
+"""The rewards of a second grader, if there is none."""
+
+
+def database(
+    loaded: Loaded, names: Collection[str], second_rewards: pa.Table = NO_REWARDS, stored: Collection[str] = ()
+) -> duckdb.DuckDBPyConnection:
+    """Open a database in memory with these event tables, and the tables and detectors that depend on them alone.
+
+    second_rewards: those of a second grader, as in `NO_REWARDS`. stored: tables that are computed once, for several
+    queries. Without names: the catalogue.
     """
     connection = duckdb.connect(config=_SETTINGS) if names else _catalogue().cursor()
     connection.execute("SET enable_progress_bar = false")  # it would be printed among the rows
@@ -48,7 +59,11 @@ def database(loaded: Loaded, names: Collection[str]) -> duckdb.DuckDBPyConnectio
         connection.execute(f"CREATE VIEW {LOG}.{name} AS " + " UNION ALL ".join(rows))
     for table in TABLES:
         if _parts_of(table.name) <= set(names):
-            connection.execute(table.view)
+            connection.execute(table.statement(stored=table.name in stored))
+    connection.register(SECOND_REWARDS, second_rewards)
+    for detector in DETECTORS:
+        if parts_of_detector(detector) <= set(names):
+            connection.execute(detector.macro)
     connection.execute("SET allowed_paths = " + _texts(files))
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
@@ -103,7 +118,11 @@ def _catalogue() -> duckdb.DuckDBPyConnection:
         connection.execute(f"CREATE TABLE {LOG}.{event_table.name} AS SELECT '' AS run, 0 AS depth, * FROM empty")
         connection.unregister("empty")
     for table in TABLES:
-        connection.execute(table.view)
+        connection.execute(table.statement())
+    connection.register("no_rewards", NO_REWARDS)
+    connection.execute(f"CREATE TABLE {SECOND_REWARDS} AS FROM no_rewards")
+    for detector in DETECTORS:
+        connection.execute(detector.macro)
     connection.execute("SET enable_external_access = false")
     connection.execute("PRAGMA disable_optimizer")
     return connection
@@ -113,6 +132,11 @@ def _catalogue() -> duckdb.DuckDBPyConnection:
 def _parts_of(table: str) -> frozenset[str]:
     """Return the event tables on which a table depends."""
     return event_tables_of(f"FROM {table}")
+
+
+def parts_of_detector(detector: Detector) -> frozenset[str]:
+    """Return the event tables on which a detector depends."""
+    return frozenset().union(*(_parts_of(table) for table in detector.reads if table != SECOND_REWARDS))
 
 
 def _scanned(plan: list[dict[str, Any]]) -> Iterator[str]:

@@ -6,16 +6,20 @@ import asyncio
 import atexit
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
+
+import pyarrow as pa
 
 from schemas.errors import BadQuery, RunNotFound
 from schemas.ids import order_in_group
 from slime_events.analysis.query.answer import Answer, query_errors
 from slime_events.analysis.query.cache import TableCache
-from slime_events.analysis.query.database import database, event_tables_of, one_select
-from slime_events.analysis.query.run_rows import RunRows, is_about_rollouts
+from slime_events.analysis.query.database import NO_REWARDS, database, event_tables_of, one_select, parts_of_detector
+from slime_events.analysis.query.detectors.detector import Detector
+from slime_events.analysis.query.run_rows import RunRows, TableRows, is_about_rollouts
+from slime_events.analysis.query.tables.graded import GRADED
 from slime_events.core.run.run_folder import RUNS_DIR
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.model.ancestry import open_ancestry
@@ -36,12 +40,28 @@ class RunTables:
         """
         select = one_select(query)
         names = await asyncio.to_thread(event_tables_of, select)
-        if self._gone is not None and any(map(is_about_rollouts, names)):
-            raise self._gone
-        loaded = [(run, await run.load(names)) for run in self._runs if names]
-        connection = await asyncio.to_thread(database, loaded, names)
+        connection = await asyncio.to_thread(database, await self._loaded(names), names)
         with query_errors():
             return Answer(connection.sql(select))
+
+    async def findings(
+        self, detectors: Sequence[Detector], second_rewards: pa.Table = NO_REWARDS
+    ) -> list[tuple[Detector, pa.Table]]:
+        """Return the findings of each detector, in one database. second_rewards: see `NO_REWARDS`. Raises as `sql`."""
+        names = frozenset[str]().union(*map(parts_of_detector, detectors))
+        loaded = await self._loaded(names)
+
+        def detect() -> list[tuple[Detector, pa.Table]]:
+            connection = database(loaded, names, second_rewards, stored=[GRADED.name])
+            with query_errors():
+                return [(detector, Answer(connection.sql(detector.sql)).arrow()) for detector in detectors]
+
+        return await asyncio.to_thread(detect)
+
+    async def _loaded(self, names: Collection[str]) -> list[tuple[RunRows, dict[str, TableRows]]]:
+        if self._gone is not None and any(map(is_about_rollouts, names)):
+            raise self._gone
+        return [(run, await run.load(names)) for run in self._runs if names]
 
 
 @contextlib.asynccontextmanager

@@ -26,11 +26,10 @@ class Table(NamedTuple):
     source: Annotated[str, doc("the FROM clause, over event tables and tables before this one")]
     columns: Annotated[tuple[Column, ...], doc("its columns, in order")]
 
-    @property
-    def view(self) -> str:
-        """Statement that creates the view."""
+    def statement(self, *, stored: bool = False) -> str:
+        """Return the statement that creates the view, or with `stored` a table of the same rows."""
         selected = ",\n".join(f'CAST({column.sql} AS {column.type}) AS "{column.name}"' for column in self.columns)
-        return f"CREATE VIEW {self.name} AS SELECT\n{selected}\nFROM {self.source}"
+        return f"CREATE {'TABLE' if stored else 'VIEW'} {self.name} AS SELECT\n{selected}\nFROM {self.source}"
 
 
 RUN = Column("run", TEXT, "t.run", "run whose log has it; ancestors only with `--with-parent`")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import IO, Annotated
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas.doc import doc
 from schemas.errors import InvalidValue
@@ -42,7 +43,8 @@ def make_change(before: TrainSettings, flags: Sequence[str] = ()) -> Change:
     """Return a change by the run's own flags. Settings without a flag stay.
 
     Sessions are credited again if a flag of the credit rule is set, or no flag at all. Samples are graded again if a
-    flag of the reward is set (even to the same value: its source may have changed), or no flag at all. Raises
+    flag of the reward is set (even to the same value: its source may have changed), or no flag at all. `--rm-type`
+    replaces a function of the run's --custom-rm-path. Raises
     InvalidValue for a setting whose effect recorded rollouts cannot show, and the errors of `parse_train`.
     """
     recorded = to_toml(before)
@@ -50,6 +52,9 @@ def make_change(before: TrainSettings, flags: Sequence[str] = ()) -> Change:
         parse_train(["--config", "the run's settings", *words], read=lambda _: recorded).settings
         for words in ((), flags)
     )
+    set_flags = {flag.partition("=")[0] for flag in flags}
+    if "--rm-type" in set_flags and "--custom-rm-path" not in set_flags:  # it would have no effect beside a function
+        after = replace(after, reward=replace(after.reward, custom_rm_path=None))
     changed = differences(before, after)
     if path := before.algorithm.advantages_by:
         raise InvalidValue(f"the trainer of this run computed advantages by {path}. To try others, train a branch")
@@ -64,7 +69,6 @@ def make_change(before: TrainSettings, flags: Sequence[str] = ()) -> Change:
         )
     graders = (f for f in settings_fields() if f.component == "reward" and f.name != POST_PROCESS.field)
     own = {flag for f in graders for flag in (f.flag, f.negative)}
-    set_flags = {flag.partition("=")[0] for flag in flags}
     credit = {f.flag for f in settings_fields() if f.component == "agents" and Later.RESCORE & f.later}
     if set_flags & credit and not before.rollout.agents:
         raise InvalidValue("the rollouts of this run were not made by agents, so no credit rule applies to them")

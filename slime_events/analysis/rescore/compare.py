@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, Annotated, NamedTuple
@@ -55,6 +55,10 @@ def effective_sample_size(weights: Floats) -> float:
 
 BEYOND = (RejectionCause.ROLLOUT_FAILED, RejectionCause.STALE)
 """Causes of rejections that depend neither on rewards nor on a filter."""
+
+
+OnGrade = Callable[[str, float | None], None]
+"""Takes a sample's id and its reward under the change; None if grading fails."""
 
 
 class Verdict(NamedTuple):
@@ -161,6 +165,7 @@ class Comparison:
     mismatched: Annotated[int, doc("batches whose rewards do not follow from the settings")] = 0
     before: Annotated[array[float], doc("recorded training rewards")] = field(default_factory=lambda: array("d"))
     after: Annotated[array[float], doc("changed training rewards")] = field(default_factory=lambda: array("d"))
+    on_grade: Annotated[OnGrade | None, doc("called for each training sample that the run graded")] = None
     _eval_sums: defaultdict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
     _offered: int = 0
     _rule_written: bool = False
@@ -234,6 +239,8 @@ class Comparison:
             else:
                 after, failure = grade, ""
                 self.after.append(grade)
+            if self.on_grade is not None:
+                self.on_grade(name, after)
             if after == before:
                 continue
             samples.changed += 1

@@ -15,7 +15,7 @@ from schemas.batches import BatchSealed
 from slime_events.analysis.rescore.bulk_grading import Grade
 from slime_events.analysis.rescore.change import Change
 from slime_events.analysis.rescore.collect import Collector, Item
-from slime_events.analysis.rescore.compare import Comparison
+from slime_events.analysis.rescore.compare import Comparison, OnGrade
 from slime_events.analysis.rescore.grade import Regrader
 from slime_events.analysis.rescore.recredit import Recredit
 from slime_events.analysis.rescore.report import Report, distributions
@@ -38,11 +38,18 @@ AHEAD = 4
 """Maximum number of portions that are graded while the next is read."""
 
 
-async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = None, *, most: int = 5) -> Report:
+async def rescore(
+    opened: OpenedRun,
+    change: Change,
+    out: IO[bytes] | None = None,
+    *,
+    most: int = 5,
+    on_grade: OnGrade | None = None,
+) -> Report:
     """Compare a run with the same rollouts under a change.
 
-    out: file for the changes. most: number of examples of each kind. Raises ConfigError and PlugPointError if a grader
-    or filter does not exist.
+    out: file for the changes. most: number of examples of each kind. on_grade: takes each new reward. Raises
+    ConfigError and PlugPointError if a grader or filter does not exist.
     """
     settings = change.after
     filtered = settings.rollout.dynamic_sampling_filter_path
@@ -53,6 +60,7 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
     collector = Collector(opened.run, fetch, recredit=change.recredit)
     recredit = Recredit(change.rule, opened.fetch, collector.sessions)
     comparison = Comparison(change, judge if filtered else None, recredit, out, most, (was, now))
+    comparison.on_grade = on_grade
     regrading = Regrader(
         settings.reward, ArgsView.of_run(settings).as_dict(), fetch=fetch, trajectories=collector.trajectories
     )

@@ -13,6 +13,7 @@ from schemas.trust import FLAG as TRUST
 from slime_events.app.cli.inspection_arguments import (
     declare_audit,
     declare_compare,
+    declare_inspect,
     declare_lineage,
     declare_query,
     declare_show,
@@ -344,6 +345,7 @@ COMMANDS: dict[str, Command] = {
     "replay-rollout": Command("generate one rollout again, on an engine with the same weights", _replay_rollout),
     "compare": Command("find the first difference of two runs, with the inputs of both sides", declare_compare),
     "audit": Command("check a run's whole history: every check and its counts", declare_audit),
+    "inspect": Command("find reward hacking and failures in a run, by SQL views", declare_inspect, True),
     "rescore": Command("apply another reward, filter or advantage to a run's rollouts", _rescore, True),
     "export": Command("export a run's samples as slime's dumps, JSON lines, Parquet or a data set", _export),
     "convert": Command("write a model's weights in another format: Hugging Face, torch_dist", _convert, True, False),

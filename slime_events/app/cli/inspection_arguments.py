@@ -1,4 +1,6 @@
-"""Arguments of the commands that inspect a run: `tail`, `show`, `lineage`, `query`, `compare`, `audit`."""
+"""Arguments of the commands that inspect a run: `tail`, `show`, `lineage`, `query`, `compare`, `audit`,
+`inspect`.
+"""
 
 from pathlib import Path
 
@@ -87,4 +89,20 @@ are any."""
     option(parser, "--archive URL", "audit the archive URL/RUN")
     switch(parser, "--no-files", "check the log alone, without blobs and weight folders")
     option(parser, "--most N", "findings shown per check, 0 for all [20]", int, 20)
+    switch(parser, "--json", "JSON instead of text")
+
+
+def declare_inspect(parser: CommandParser) -> None:
+    """Declare the arguments of `inspect`."""
+    parser.usage = "slime-events inspect RUN [--only NAME ...] [--changes FILE] [--json] [the run's flags]"
+    parser.description = """\
+Find reward hacking and failures in a run, live, finished or archived. Each detector is an SQL view of
+slime-events query (docs/inspecting.md). Exit code: 0 if nothing is found, 1 if anything is."""
+    parser.epilog = """\
+Flags of the run that name a second grader (--rm-type, --custom-rm-path, --reward-key, ...) grade all recorded answers
+again, as slime-events rescore does, and compare the two graders."""
+    option(parser, "--only NAME", "run only these detectors", default=[], nargs="+", action="extend")
+    switch(parser, "--alarms", "run only the detectors of failures, for a run that is on")
+    option(parser, "--changes FILE", "compare with the rewards in a file of slime-events rescore --out")
+    switch(parser, "--list", "list the detectors with their thresholds and read no run")
     switch(parser, "--json", "JSON instead of text")

@@ -84,6 +84,14 @@ LINE_COMMANDS: dict[str, tuple[str, ...]] = {
     "replay-rollout": (f"replay-rollout {SMALL}", f"replay-rollout {SMALL} nothing"),
     "compare": (f"compare {SMALL} {SMALL}", f"compare {SMALL} {SIM}", f"compare {SMALL}", f"compare {SMALL} other"),
     "audit": (f"audit {SMALL}", f"audit {SIM} --most 1"),
+    "inspect": (
+        f"inspect {SMALL}",
+        f"inspect {SMALL} --list",
+        f"inspect {SMALL} --only lenght_pays",
+        f"inspect {SMALL} --only sign_flips",
+        f"inspect {SIM} --only sign_flips --lr 1e-5",
+        f"inspect {SIM} --alarms --dynamic-sampling-filter-path {NONZERO_STD}",
+    ),
     "rescore": (
         f"rescore {SIM}",
         f"rescore {SIM} --dynamic-sampling-filter-path {NONZERO_STD}",
