@@ -42,7 +42,7 @@ _FILE = re.compile(r"^```python\n# ([\w.]+\.py)\n(.*?)^```", re.DOTALL | re.MULT
 _TRY = re.compile(r"^```python\n((?:from [^\n]+\n)+\nassert .*?)^```", re.DOTALL | re.MULTILINE)
 SHOWN = {name: code for page in PAGES for name, code in _FILE.findall(page.read_text(encoding="utf-8"))}
 CHECKED = {"rewards.py", "mixed.py", "filters.py", "spread.py", "mine.py", "my_source.py", "own_loss.py"}
-CHECKED |= {"own_client.py", "convert.py", "step_data.py", "own_model.py", "own_rollout.py"}
+CHECKED |= {"own_client.py", "convert.py", "step_data.py", "own_model.py", "own_rollout.py", "paid.py"}
 CALCULATOR = ROOT / "examples" / "calculator.py"
 
 
@@ -74,6 +74,15 @@ def test_a_reward_with_graders_of_slime(folder: Path, response: str, domain: str
     label = "4" if "4}" in response else "fox"
     grade = load_function("mixed.py:reward_func", user_dir=folder)
     assert grade(None, Sample(response=response, label=label, metadata={"domain": domain})) == reward
+
+
+@pytest.mark.parametrize(
+    ("name", "response", "reward"),
+    [("longer", "1" * 100, 0.5), ("phrase", "1=0;0+5", 1.0), ("phrase", "5", 0.5), ("minus", "-12<|im_end|>", 1.0)],
+)
+def test_rewards_that_pay_for_something_else(folder: Path, name: str, response: str, reward: float) -> None:
+    grade = load_function(f"paid.py:{name}", user_dir=folder)
+    assert grade(None, Sample(response=response, label="5")) == reward
 
 
 async def test_a_reward_tells_right_answers_from_wrong_ones(folder: Path) -> None:

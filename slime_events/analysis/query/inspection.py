@@ -40,7 +40,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     detectors: Annotated[tuple[Checked, ...], doc("the detectors that were run")]
 
     @property
-    def found(self) -> list[Checked]:
+    def with_findings(self) -> list[Checked]:
         """The detectors with findings."""
         return [checked for checked in self.detectors if checked.findings]
 

@@ -39,12 +39,7 @@ AHEAD = 4
 
 
 async def rescore(
-    opened: OpenedRun,
-    change: Change,
-    out: IO[bytes] | None = None,
-    *,
-    most: int = 5,
-    on_grade: OnGrade | None = None,
+    opened: OpenedRun, change: Change, out: IO[bytes] | None = None, *, most: int = 5, on_grade: OnGrade | None = None
 ) -> Report:
     """Compare a run with the same rollouts under a change.
 

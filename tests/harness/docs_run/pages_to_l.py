@@ -329,4 +329,12 @@ FIRST_CASES = [
         beside=beside.gateway_answers,
         code=130,
     ),
+    Case(
+        page="docs/inspecting.md",
+        text="slime-events demo --run minus --steps 40 --custom-rm-path paid.py:minus",
+        changes=(("--steps 40", DEMO_FEW),),
+        says=("2 weight versions",),
+        shown=False,
+        covers=(("docs/inspecting.md", "# paid.py"),),
+    ),
 ]

@@ -45,7 +45,7 @@ async def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json_text(plain(inspection)))
     else:
         print(inspection_text(inspection, arguments.run))
-    return 1 if inspection.found else 0
+    return 1 if inspection.with_findings else 0
 
 
 def _chosen(names: Sequence[str], *, alarms: bool, compares: bool) -> list[Detector]:

@@ -18,7 +18,7 @@ def inspection_text(view: Inspection, run: str) -> str:
     return paragraphs(
         _head(view),
         table(("detector", "severity", "findings"), rows),
-        *(_found(checked, run) for checked in view.found),
+        *(_detected(checked, run) for checked in view.with_findings),
     )
 
 
@@ -44,7 +44,7 @@ def _state(checked: Checked) -> str:
     return str(len(checked.findings)) if checked.findings else "-"
 
 
-def _found(checked: Checked, run: str) -> str:
+def _detected(checked: Checked, run: str) -> str:
     """Return the findings of a detector, the query for all, and a command for the first sample."""
     parts = [fields(_pairs(finding), "  ") for finding in checked.findings[:ROWS]]
     left = len(checked.findings) - ROWS
