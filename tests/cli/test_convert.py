@@ -25,7 +25,7 @@ def test_slimes_converters_there_and_back(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("flags", "code", "reason"),
     [
-        (["--num-layers", "3"], 1, "--num-layers 3 (the checkpoint says 2)"),
+        (["--num-layers", "3"], 2, "--num-layers 3 (the checkpoint says 2)"),
         (["--lr", "0.5"], 2, "only flags of the model"),
     ],
 )

@@ -16,6 +16,7 @@ from slime_events.app.cli.commands import show
 from slime_events.app.cli.commands.demo import check_arguments, make_room, prepare
 from slime_events.app.cli.commands.train import resolve_epochs
 from slime_events.app.cli.main import main
+from slime_events.app.launch.slime_folders import as_in_slime
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.run_folder import RunFolder
 from storage import open_log
@@ -160,6 +161,17 @@ def test_an_earlier_demo_stays_where_the_new_one_cannot_start(tmp_path: Path, fl
     with pytest.raises(ConfigError, match="nowhere"):
         prepare(arguments("demo", "--runs-dir", str(tmp_path), *flags))
     assert not (tmp_path / "demo").exists()
+
+
+def test_a_demo_begins_with_the_model_if_load_and_save_are_one_empty_folder(tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    flags = ("--load", str(tmp_path / "saved"), "--save", str(tmp_path / "saved"))
+    parsed = prepare(arguments("demo", "--runs-dir", str(tmp_path), *flags))
+    settings, notes = as_in_slime(parsed.settings)
+    assert settings.trainer.load is None
+    assert len(notes) == 1
+    with pytest.raises(ConfigError):
+        prepare(arguments("demo", "--force", "--runs-dir", str(tmp_path), "--load", str(tmp_path / "saved")))
 
 
 def test_a_demo_that_came_to_nothing_leaves_no_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

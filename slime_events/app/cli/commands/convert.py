@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from schemas.errors import InvalidValue
+from schemas.errors import CheckpointMismatch, InvalidValue
 from slime_events.algorithms.train_arguments import parse_train
 from storage.weights.folder_formats import FolderFormat, format_of
 
@@ -22,7 +22,14 @@ LAYOUT = (
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Convert, and print each written file and the speed."""
+    """Convert, and print each written file and the speed. Raises InvalidValue for folders that cannot be converted."""
+    try:
+        return _run(arguments)
+    except CheckpointMismatch as error:  # the user's folder is wrong, as `train` reports it before it starts
+        raise InvalidValue(str(error)) from error
+
+
+def _run(arguments: argparse.Namespace) -> int:
     from actors.megatron.convert import Conversion, convert
 
     named, folders = arguments.hf_checkpoint, list(arguments.folders)

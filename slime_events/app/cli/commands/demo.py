@@ -21,6 +21,7 @@ from slime_events.app.demo.settings import SMOLLM2, demo_settings, prepare_demo,
 from slime_events.app.demo.words import closing_words
 from slime_events.app.launch.preflight import check_start
 from slime_events.app.launch.run_lock import is_held
+from slime_events.app.launch.slime_folders import as_in_slime
 from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.nearest import did_you_mean
 from slime_events.core.config.paths import require_paths
@@ -91,7 +92,7 @@ def prepare(arguments: argparse.Namespace) -> ParsedTrain:
 
     check_room(folder, force=arguments.force)
     with tempfile.TemporaryDirectory() as elsewhere:
-        trial = write(Path(elsewhere)).settings
+        trial, _ = as_in_slime(write(Path(elsewhere)).settings)  # `resolve` says what changes
         require_paths(trial)
         check_start(trial)
         resolve_epochs(trial)
