@@ -47,11 +47,8 @@ class Pipeline:
         """See `Schedule`. Collective over the stages, which all give the same micro batches."""
         if not batches:
             return []
-        config, learns = self.model.config, gradients is not Gradients.NONE
-        config.grad_scale_func = self.optimizer.scale_loss
-        # Megatron leaves this context for the last backward pass.
-        config.no_sync_func = self.model.no_sync if gradients is Gradients.COMPLETE else None
-        with self._hidden_states() as hidden:
+        learns = gradients is not Gradients.NONE
+        with self._hidden_states() as hidden, self._functions(gradients):
 
             def step(members_of: Iterator[list[int]], model: object) -> tuple[object, Callable[[Any], Any]]:
                 members = next(members_of)
@@ -76,6 +73,20 @@ class Pipeline:
                     forward_only=not learns,
                 )
         return of_last_stage(figures)
+
+    @contextmanager
+    def _functions(self, gradients: Gradients) -> Iterator[None]:
+        """Give Megatron's schedule its functions in the config, where they must not stay: they hold the model and its
+        optimizer, and a reset builds the next model from the same config.
+        """
+        config = self.model.config
+        config.grad_scale_func = self.optimizer.scale_loss
+        # Megatron leaves this context for the last backward pass.
+        config.no_sync_func = self.model.no_sync if gradients is Gradients.COMPLETE else None
+        try:
+            yield
+        finally:
+            config.grad_scale_func = config.no_sync_func = None
 
     @contextmanager
     def _hidden_states(self) -> Iterator[list[Tensor]]:
