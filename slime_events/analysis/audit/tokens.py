@@ -18,7 +18,7 @@ from slime_events.core.tokens.trajectory import merge_spans
 
 Fetch = Callable[[Array], npt.NDArray[Any]]
 Ended = RolloutCompleted | TurnRecorded
-ITEM_BYTES = {"int32": 4, "float32": 4, "int8": 1}
+ITEM_BYTES = {"int32": 4, "float32": 4, "int8": 1, "uint8": 1, "uint16": 2}
 
 
 @dataclass(slots=True)
