@@ -108,6 +108,11 @@ class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's clas
         """Return the values of all targets, [rows] -> [targets]."""
         return values
 
+    def of_own_tokens(self, values: Tensor, fill: int) -> Tensor:
+        """Return the values of this rank's tokens, [tokens, ...] -> [this rank's tokens, ...]; `fill` for padding."""
+        missing = int(self.cu_seqlens_q[-1]) - len(values)
+        return torch.cat([values, values.new_full((missing, *values.shape[1:]), fill)]) if missing else values
+
     def of_all_tokens(self, values: Tensor) -> Tensor:
         """Return the values of all tokens, [this rank's tokens, ...] -> [tokens, ...]."""
         return values

@@ -12,7 +12,6 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 from megatron.core.transformer.module import Float16Module
-from megatron.core.transformer.moe.router_replay import RouterReplay
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch import Tensor
 
@@ -25,10 +24,11 @@ from actors.megatron.families.latent_layers import latent_config
 from actors.megatron.families.norm import use_own_norm
 from actors.megatron.fusions import FusedKernels, fusions
 from actors.megatron.layers import block_spec
-from actors.megatron.layout import Layout, check_routing
+from actors.megatron.layout import Layout, check_routing, replays_routing
 from actors.megatron.own_model import EXPECTED, Building, check_parameters, own_model
 from actors.megatron.router import use_own_router
-from actors.megatron.routes import leave_alone, routers_of
+from actors.megatron.router_choices import RouterChoices, choices_of, place_choices
+from actors.megatron.routes import leave_alone
 from actors.megatron.weights import model_rules, named_parameters
 from schemas.errors import InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
@@ -41,8 +41,8 @@ class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not ty
     """GPTModel that computes logits only for the rows of `PackedSequences.rows`, and supports prefix trees."""
 
     @cached_property
-    def _routers(self) -> list[RouterReplay]:
-        return routers_of(self)
+    def _routers(self) -> list[RouterChoices]:
+        return choices_of(self)
 
     def _preprocess(self, *args: object, packed_seq_params: PackedSequences, **kwargs: object) -> tuple[Any, ...]:
         routing = packed_seq_params.routing
@@ -115,7 +115,7 @@ def transformer_config(
         **{name: getattr(architecture, name) for name in SAME_NAMES},
         **expert_config(architecture, flags),
         **latent_config(architecture),
-        "moe_enable_routing_replay": settings.use_routing_replay,
+        "moe_enable_routing_replay": replays_routing(settings),
         "layernorm_epsilon": architecture.norm_epsilon,
         "normalization": "RMSNorm",
         "gated_linear_unit": True,
@@ -167,6 +167,8 @@ def build_model(
             model.take_whole_rows()
         give_ends_to_kernels(model)
         use_own_router(model)
+        if config.moe_enable_routing_replay:
+            place_choices(model)
         model = model.to(device)
         # Mark the parameters that are cut over ranks, as Megatron's initialization does: without the mark, the gradient
         # norm would count only one rank's part.
