@@ -1,4 +1,8 @@
-"""`EqualPasses`: a schedule in which ranks that send tokens to each other's experts run the same number of passes."""
+"""`EqualPasses`: a schedule that adds passes over a single token to those over micro batches.
+
+Ranks that send tokens to each other's experts run the same number of passes, and the stages of an interleaved pipeline
+a multiple of Megatron's group of micro batches.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from actors.megatron.forward import pack_sequences
+from actors.megatron.virtual_stages import passes_multiple
 from actors.step.schedule import Figures, Forward, Gradients, Loss, Output, Schedule
 
 IDLE: list[int] = []
@@ -40,7 +45,7 @@ def shares_experts() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EqualPasses:
-    """Adds passes over a single token, whose loss is 0, on ranks with fewer micro batches than others.
+    """Adds passes over a single token, whose loss is 0, on ranks with fewer micro batches than they need.
 
     In a pass a rank's experts compute the tokens of all ranks, forward and backward.
     """
@@ -59,7 +64,8 @@ class EqualPasses:
         def loss_or_none(output: Any, members: list[int]) -> tuple[Tensor | None, Any]:
             return loss(output, members) if members else (output.float().sum() * 0.0, None)
 
-        idle = [IDLE] * (most_passes(len(batches)) - len(batches))
+        passes, multiple = most_passes(len(batches)), passes_multiple(self.model.config)
+        idle = [IDLE] * (-(-passes // multiple) * multiple - len(batches))
         figures: list[Any] = self.inner.run([*batches, *idle], forward_or_idle, loss_or_none, gradients)
         return figures[: len(batches)]
 

@@ -13,6 +13,7 @@ from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 from actors.megatron.families.architecture import Architecture
+from actors.megatron.layout import VIRTUAL_LAYERS
 from schemas.doc import doc
 from schemas.errors import InvalidValue, UnknownFlag
 from slime_events.core.config.tables import MEGATRON_CUDA, MEGATRON_IDLE
@@ -36,6 +37,7 @@ SCHEDULER = frozenset(
         "weight_decay_incr_style",
     ]
 )
+LAYOUT = (VIRTUAL_LAYERS,)
 # Names of the trainer's own settings, which a Megatron flag could contradict.
 OWN = frozenset(
     ["tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "bf16", "lr", "min_lr"]
@@ -69,7 +71,7 @@ def sort_flags(flags: Mapping[str, object], architecture: Architecture, *, cpu: 
     sorted_flags: dict[str, dict[str, object]] = {kind: {} for kind in fields}
     dropped = []
     for name, value in flags.items():
-        if name in WITHOUT_EFFECT or name in architecture.as_flags():
+        if name in WITHOUT_EFFECT or name in LAYOUT or name in architecture.as_flags():
             continue
         if cpu and name in MEGATRON_CUDA:
             dropped.append(name)

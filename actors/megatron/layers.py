@@ -11,10 +11,12 @@ from actors.megatron.families.architecture import Architecture
 from actors.megatron.families.registry import family_of
 
 
-def block_spec(architecture: Architecture, config: TransformerConfig) -> TransformerBlockSubmodules:
-    """Return the specs of this rank's layers, and the norm after the last layer."""
-    first = get_transformer_layer_offset(config)
-    layers = range(first, first + get_num_layers_to_build(config))
+def block_spec(
+    architecture: Architecture, config: TransformerConfig, virtual_stage: int | None
+) -> TransformerBlockSubmodules:
+    """Return the specs of the layers of this rank, or of its virtual stage, and the norm after the last layer."""
+    first = get_transformer_layer_offset(config, virtual_stage)
+    layers = range(first, first + get_num_layers_to_build(config, virtual_stage))
     family, engine = family_of(architecture), has_transformer_engine()
     specs: list[ModuleSpec] = [family.layer_spec(architecture, layer, transformer_engine=engine) for layer in layers]
     return TransformerBlockSubmodules(layer_specs=specs, layer_norm=transformer_block.LayerNormImpl)

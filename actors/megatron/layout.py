@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,19 @@ STAGES = {
     "num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
 }
 """Megatron's settings for the layers of the first and the last stage of a pipeline, and their flags."""
+VIRTUAL_LAYERS = "num_layers_per_virtual_pipeline_stage"
+"""A setting of Megatron-LM, which its core does not have."""
+VIRTUAL = {
+    "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
+    VIRTUAL_LAYERS: "num-layers-per-virtual-pipeline-stage",
+    "microbatch_group_size_per_vp_stage": "microbatch-group-size-per-virtual-pipeline-stage",
+}
+"""Megatron's settings for an interleaved pipeline, and their flags."""
+SLOTS = {
+    "account_for_embedding_in_pipeline_split": "account-for-embedding-in-pipeline-split",
+    "account_for_loss_in_pipeline_split": "account-for-loss-in-pipeline-split",
+}
+"""Megatron's settings by which the embedding, or the output layer, counts as a layer, and their flags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +50,11 @@ class Layout:
         None
     )
     last_stage: Annotated[int | None, doc("Layers of its last stage.")] = None
+    embedding_counts: Annotated[bool, doc("The embedding counts as a layer of the first stage.")] = False
+    output_counts: Annotated[bool, doc("The output layer counts as a layer of the last stage.")] = False
+    virtual: Annotated[int | None, doc("Virtual stages of each rank of a pipeline; None for a single stage.")] = None
+    virtual_layers: Annotated[int | None, doc("Layers of each virtual stage, in place of their number.")] = None
+    group: Annotated[int | None, doc("Micro batches that a virtual stage runs in turn; None for `pipeline`.")] = None
     sequence: Annotated[bool, doc("Tensor parallel ranks divide the tokens between the cut parameters.")] = field(
         default=False, kw_only=True
     )
@@ -43,16 +62,26 @@ class Layout:
     @classmethod
     def of(cls, settings: TrainerSettings) -> Layout:
         """Return the layout that the settings ask for."""
-        tensor = settings.tensor_model_parallel_size  # of experts too, unless they have a number of their own
+        tensor, flags = settings.tensor_model_parallel_size, settings.megatron
+        # Tensor parallel ranks have parts of experts too, unless experts have a number of their own.
+        axes = zip(EXPERT_AXES, (1, tensor), strict=True)
+        expert, expert_tensor = (_ranks(flags.get(name), name, default) for name, default in axes)
+        first, last = (_layers(flags.get(name), flag) for name, flag in STAGES.items())
+        embedding, output = (bool(flags.get(name)) for name in SLOTS)
+        virtual, each, group = (_layers(flags.get(name), flag) for name, flag in VIRTUAL.items())
         return cls(
             tensor,
             settings.pipeline_model_parallel_size,
             settings.context_parallel_size,
-            *(
-                _ranks(settings.megatron.get(name), name, default)
-                for name, default in zip(EXPERT_AXES, (1, tensor), strict=True)
-            ),
-            *(_layers(settings.megatron.get(name), flag) for name, flag in STAGES.items()),
+            expert,
+            expert_tensor,
+            first,
+            last,
+            embedding_counts=embedding,
+            output_counts=output,
+            virtual=virtual,
+            virtual_layers=each,
+            group=group,
             sequence=settings.sequence_parallel and tensor > 1,
         )
 
@@ -113,18 +142,65 @@ class Layout:
                 product = " x ".join(f"{size} ({axis} parallel)" for axis, size in axes.items())
                 raise ImpossibleCombination(f"{ranks} trainer ranks do not divide into groups of {product}")
 
+    def virtual_stages(self, layers: int) -> int:
+        """Return the number of virtual stages of each rank, 1 without an interleaved schedule.
+
+        layers: of a model that `check` accepts.
+        """
+        if self.virtual_layers is not None:
+            return self._places(layers) // self.pipeline // self.virtual_layers
+        return self.virtual or 1
+
+    def stages(self, layers: int) -> list[list[range]]:
+        """Return the layers of each virtual stage of each rank of a pipeline, numbered from 0 on.
+
+        layers: of a model that `check` accepts.
+        """
+        parts = self.virtual_stages(layers)
+        sizes = [[count // parts] * parts for count in self._counts(layers)]
+        sizes[0][0] -= self.embedding_counts
+        sizes[-1][-1] -= self.output_counts
+        stages: list[list[range]] = [[] for _ in sizes]
+        begin = 0
+        for part in range(parts):  # the first virtual stages of all ranks come before the second ones
+            for rank, own in enumerate(sizes):
+                stages[rank].append(range(begin, begin + own[part]))
+                begin += own[part]
+        return stages
+
+    def _places(self, layers: int) -> int:
+        """Return the number of layers, with the embedding and the output layer if they count as layers."""
+        return layers + self.embedding_counts + self.output_counts
+
+    def _counts(self, layers: int) -> list[int]:
+        """Return the layers of each rank, with the embedding and the output layer if they count as layers."""
+        ends = {0: self.first_stage, self.pipeline - 1: self.last_stage} if self.pipeline > 1 else {}
+        own = {rank: count for rank, count in ends.items() if count is not None}
+        between = [rank for rank in range(self.pipeline) if rank not in own]
+        base, more = divmod(self._places(layers) - sum(own.values()), max(1, len(between)))
+        return [own.get(rank, base + (rank in between[:more])) for rank in range(self.pipeline)]
+
     def _check_stages(self, layers: int) -> None:
         """Raise ImpossibleCombination if the stages do not have all layers, the middle ones the same number each."""
         counts = zip(STAGES.values(), (self.first_stage, self.last_stage), strict=True)
         own = {flag: count for flag, count in counts if count}
+        both = zip(SLOTS.values(), (self.embedding_counts, self.output_counts), strict=True)
+        slots = [flag for flag, counts in both if counts]
+        counted = zip(VIRTUAL.values(), (self.virtual, self.virtual_layers, self.group), strict=True)
+        virtual = {flag: count for flag, count in counted if count is not None}
         if self.pipeline == 1:
-            if own:
+            if alone := [*own, *slots, *virtual]:
                 raise ImpossibleCombination(
-                    f"--{' and --'.join(own)} need a pipeline: set pipeline-model-parallel-size above 1"
+                    f"--{' and --'.join(alone)} need a pipeline: set pipeline-model-parallel-size above 1"
                 )
             return
-        stages, left = self.pipeline - len(own), layers - sum(own.values())
+        if own and slots:
+            raise ImpossibleCombination(
+                f"--{' and --'.join([*own, *slots])} exclude each other, as in Megatron: leave one of them out"
+            )
+        stages, left = self.pipeline - len(own), self._places(layers) - sum(own.values())
         stated = "".join(f" with --{flag} {count}" for flag, count in own.items())
+        stated += "".join(f" with --{flag}" for flag in slots)
         if left % stages if stages else left:
             raise ImpossibleCombination(
                 f"{layers} layers of the checkpoint cannot be cut over pipeline-model-parallel-size "
@@ -135,10 +211,38 @@ class Layout:
                 f"{layers} layers of the checkpoint do not give a layer to each stage of pipeline-model-parallel-size "
                 f"{self.pipeline}{stated}"
             )
+        self._check_virtual(layers, virtual, stated)
+
+    def _check_virtual(self, layers: int, virtual: Mapping[str, int], stated: str) -> None:
+        """Raise ImpossibleCombination if the layers of a rank cannot be cut into virtual stages of the same size.
+
+        virtual: the flags for it, with their values. stated: those for the layers of a rank.
+        """
+        stages, each, group = VIRTUAL.values()
+        if stages in virtual and each in virtual:
+            raise ImpossibleCombination(f"--{stages} and --{each} say the same: leave one of them out")
+        if group in virtual and len(virtual) == 1:
+            raise ImpossibleCombination(f"--{group} {self.group} needs --{stages}, too")
+        if self.group is not None and self.group < self.pipeline:
+            raise ImpossibleCombination(
+                f"--{group} {self.group} must not be below pipeline-model-parallel-size {self.pipeline}"
+            )
+        if each in virtual and (self.first_stage or self.last_stage):
+            raise ImpossibleCombination(
+                f"--{each} {self.virtual_layers}{stated}: all ranks have the same number of virtual stages, so set "
+                f"--{stages} instead"
+            )
+        for flag in virtual.keys() & {stages, each}:
+            for count in self._counts(layers):
+                if count % virtual[flag]:
+                    raise ImpossibleCombination(
+                        f"--{flag} {virtual[flag]}: the {count} layers of a rank of pipeline-model-parallel-size "
+                        f"{self.pipeline}{stated} cannot be cut into virtual stages of the same size"
+                    )
 
 
 def _layers(value: object, flag: str) -> int | None:
-    """Return a number of layers; None if it is not set. Raises InvalidValue."""
+    """Return a number of layers or stages; None if it is not set. Raises InvalidValue."""
     if value is not None and (type(value) is not int or value < 1):
         raise InvalidValue(f"--{flag} {value!r}: it takes a whole number above 0")
     return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 from actors.megatron.families.architecture import Architecture
@@ -79,8 +80,7 @@ def rank_memory(
     architecture: Architecture, layout: Layout, ranks: int, *, stage: int = 0, bf16: bool = True, sharded: bool = True
 ) -> RankMemory:
     """Return what a rank of a stage keeps with Adam. ranks: of the whole trainer. sharded: over copies of the model."""
-    counts = stage_layers(architecture.num_layers, layout)
-    layers = range(sum(counts[:stage]), sum(counts[: stage + 1]))
+    layers = chain.from_iterable(layout.stages(architecture.num_layers)[stage])
     counted = stage_parameters(architecture, layers, first=stage == 0, last=stage == layout.pipeline - 1)
     dense = counted.copied + counted.cut // layout.tensor
     experts = counted.experts // (layout.expert * layout.expert_tensor)
@@ -103,15 +103,6 @@ def trainer_memory(architecture: Architecture, settings: TrainerSettings) -> Ran
     )
     fullest = max(stages, key=lambda memory: memory.total)
     return replace(fullest, optimizer=0) if offloaded else fullest
-
-
-def stage_layers(num_layers: int, layout: Layout) -> tuple[int, ...]:
-    """Return the number of layers of each stage of a pipeline; they are all there if `layout` fits the model."""
-    ends = {0: layout.first_stage, layout.pipeline - 1: layout.last_stage} if layout.pipeline > 1 else {}
-    own = {stage: count for stage, count in ends.items() if count is not None}
-    between = [stage for stage in range(layout.pipeline) if stage not in own]
-    base, more = divmod(num_layers - sum(own.values()), max(1, len(between)))
-    return tuple(own.get(stage, base + (stage in between[:more])) for stage in range(layout.pipeline))
 
 
 def _attention(architecture: Architecture) -> Parameters:

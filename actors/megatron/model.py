@@ -29,6 +29,7 @@ from actors.megatron.layout import Layout, check_routing
 from actors.megatron.own_model import EXPECTED, Building, check_parameters, own_model
 from actors.megatron.router import use_own_router
 from actors.megatron.routes import leave_alone, routers_of
+from actors.megatron.virtual_stages import VirtualStages, interleaved_config
 from actors.megatron.weights import model_rules, named_parameters
 from schemas.errors import InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
@@ -95,7 +96,8 @@ def transformer_config(
 
     Raises InvalidValue.
     """
-    Layout.of(settings).check(architecture)
+    layout = Layout.of(settings)
+    layout.check(architecture)
     check_routing(settings, architecture)
     dtype = torch.bfloat16 if settings.bf16 else torch.float32
     interleaved = {"rotary_interleaved": architecture.rotary_interleaved}
@@ -126,6 +128,7 @@ def transformer_config(
         "tensor_model_parallel_size": ranks,
         "pipeline_model_parallel_size": settings.pipeline_model_parallel_size,
         "context_parallel_size": settings.context_parallel_size,
+        **interleaved_config(layout.virtual_stages(architecture.num_layers)),
         "batch_p2p_sync": False,  # stages need it with versions of torch before 1.10
         # Sum gradients over data parallel ranks, not average them: the loss is already divided by the whole step.
         "calculate_per_token_loss": True,
@@ -135,7 +138,7 @@ def transformer_config(
         config = kind(**{**defaults, **flags, **fixed})
     except (ValueError, AssertionError, TypeError) as error:
         raise InvalidValue(f"Megatron refuses these settings: {error}") from error
-    # Stages exchange the length of each micro batch. Megatron refuses this at first for its default dispatcher of
+    # Micro batches have different lengths. Megatron refuses this at first for its default dispatcher of
     # experts, even without experts; but it is wrong only if that dispatcher gathers from several ranks.
     config.variable_seq_lengths = settings.pipeline_model_parallel_size > 1
     return config
@@ -149,18 +152,35 @@ def build_model(
     own: UserFunction | None = None,
     args: object = None,
 ) -> torch.nn.Module:
-    """Return this tensor parallel rank's part of an uninitialized model on `device`; with bf16 inside a Float16Module.
+    """Return this rank's part of an uninitialized model on `device`; with bf16 inside a Float16Module.
 
-    Layers are Transformer Engine's if it is installed, else Megatron's own with `PackedAttention`. own: a user's
-    function that builds the model and sees `args`. Raises PlugPointError if the user's model has different parameters
-    than the checkpoint.
+    In an interleaved pipeline it is a `VirtualStages`. Layers are Transformer Engine's if it is installed, else
+    Megatron's own with `PackedAttention`. own: a user's function that builds the model and sees `args`. Raises
+    PlugPointError if the user's model has different parameters than the checkpoint.
     """
-    usual = partial(_usual_model, architecture, config, kind)
     install_dispatcher()
     if not has_transformer_engine():
         use_own_norm()
+    parts = config.virtual_pipeline_model_parallel_size or 1
+    stages = []
+    for part in range(parts):
+        ends = {
+            "pre_process": parallel_state.is_pipeline_first_stage() and part == 0,
+            "post_process": parallel_state.is_pipeline_last_stage() and part == parts - 1,
+        }
+        virtual_stage = part if parts > 1 else None
+        usual = partial(_usual_model, architecture, config, kind, ends, virtual_stage)
+        building = Building(args, config, usual, ends, virtual_stage)
+        stages.append(_build_stage(architecture, building, device, own))
+    return stages[0] if parts == 1 else VirtualStages(config, stages)
+
+
+def _build_stage(
+    architecture: Architecture, building: Building, device: torch.device, own: UserFunction | None
+) -> torch.nn.Module:
+    config = building.config
     with stand_in():
-        model: torch.nn.Module = usual() if own is None else own_model(own, Building(args, config, usual))
+        model: torch.nn.Module = building.usual() if own is None else own_model(own, building)
         if type(model) is GPTModel:
             model.__class__ = PolicyModel
         if isinstance(model, PolicyModel) and model.post_process and config.sequence_parallel:
@@ -188,10 +208,16 @@ def build_model(
         return half
 
 
-def _usual_model(architecture: Architecture, config: TransformerConfig, kind: type[PolicyModel]) -> PolicyModel:
+def _usual_model(
+    architecture: Architecture,
+    config: TransformerConfig,
+    kind: type[PolicyModel],
+    ends: Mapping[str, bool],
+    virtual_stage: int | None,
+) -> PolicyModel:
     return kind(
         config=config,
-        transformer_layer_spec=block_spec(architecture, config),
+        transformer_layer_spec=block_spec(architecture, config, virtual_stage),
         vocab_size=architecture.vocab_size,
         max_sequence_length=architecture.max_position_embeddings,
         position_embedding_type="rope",
@@ -201,6 +227,6 @@ def _usual_model(architecture: Architecture, config: TransformerConfig, kind: ty
         rope_scaling_factor=architecture.rope_scaling_factor or 8.0,
         share_embeddings_and_output_weights=architecture.tied,
         parallel_output=True,
-        pre_process=parallel_state.is_pipeline_first_stage(),
-        post_process=parallel_state.is_pipeline_last_stage(),
+        **ends,
+        vp_stage=virtual_stage,
     )

@@ -43,6 +43,8 @@ class Building(NamedTuple):
     args: Annotated[Any, doc("The result of `get_args`.")]
     config: Annotated[TransformerConfig, doc("The trainer's config.")]
     usual: Annotated[Callable[[], GPTModel], doc("Builds the model without a user's function.")]
+    ends: Annotated[Mapping[str, bool], doc("pre_process and post_process: it has the first, the last layer.")]
+    virtual_stage: Annotated[int | None, doc("Its number on this rank, in an interleaved pipeline.")] = None
 
 
 _building: list[Building] = []
@@ -87,15 +89,13 @@ def get_model_provider_func(args: object, role: str = "actor") -> Callable[..., 
 def own_model(function: UserFunction, building: Building) -> GPTModel:
     """Return the model that the user's function builds. Raises PlugPointError if it is not a GPTModel."""
     from megatron.core.models.gpt import GPTModel
-    from megatron.core.parallel_state import is_pipeline_first_stage, is_pipeline_last_stage
     from megatron.core.transformer.dot_product_attention import DotProductAttention
 
     from actors.megatron.attention import PackedAttention
 
     _building[:] = [building]
-    stage = {"vp_stage": None} if function.accepts("vp_stage") else {}
-    ends = {"pre_process": is_pipeline_first_stage(), "post_process": is_pipeline_last_stage()}
-    model = function(**ends, **stage)
+    stage = {"vp_stage": building.virtual_stage} if function.accepts("vp_stage") else {}
+    model = function(**building.ends, **stage)
     if not isinstance(model, GPTModel):
         raise function.refuse(model, EXPECTED)
     for module in list(model.modules()):

@@ -17,11 +17,12 @@ from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import ChainedOptimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.utils import get_attr_wrapped_model
+from megatron.core.utils import get_attr_wrapped_model, get_model_config
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from actors.megatron.cpu import stand_in
+from actors.megatron.virtual_stages import known_lengths, virtual_stages
 from actors.step.schedule import Figures, Forward, Gradients, Loss, Output
 from schemas.doc import doc
 
@@ -47,14 +48,18 @@ class Pipeline:
         """See `Schedule`. Collective over the stages, which all give the same micro batches."""
         if not batches:
             return []
-        config, learns = self.model.config, gradients is not Gradients.NONE
+        stages, learns = virtual_stages(self.model), gradients is not Gradients.NONE
+        models = [self.model] if stages is None else list(stages.stages)
+        config = get_model_config(models[0])
         config.grad_scale_func = self.optimizer.scale_loss
-        # Megatron leaves this context for the last backward pass.
+        # Megatron leaves this context for the last backward pass of each stage.
         config.no_sync_func = self.model.no_sync if gradients is Gradients.COMPLETE else None
-        with self._hidden_states() as hidden:
+        with self._hidden_states(models) as hidden:
 
             def step(members_of: Iterator[list[int]], model: object) -> tuple[object, Callable[[Any], Any]]:
                 members = next(members_of)
+                if stages is not None:
+                    stages.run_next(model)
                 output = forward(members)
 
                 def loss_of(_: object) -> tuple[Tensor, Tensor, Figures]:
@@ -66,30 +71,37 @@ class Pipeline:
 
             held = self.model.no_sync() if gradients is Gradients.ADD else nullcontext()
             with stand_in(), held, torch.set_grad_enabled(learns):
-                figures: list[Figures] = get_forward_backward_func()(
+                own = {"model": self.model, "data_iterator": iter(batches)}
+                if stages is not None:
+                    own = {"model": models, "data_iterator": [iter(batches) for _ in models]}
+                    own |= known_lengths(config, stages.lengths(forward, batches), len(models))
+                virtual = None if stages is None else len(models)
+                schedule = get_forward_backward_func(config.pipeline_model_parallel_size, virtual)
+                figures: list[Figures] = schedule(
                     forward_step_func=step,
-                    data_iterator=iter(batches),
-                    model=self.model,
                     num_microbatches=len(batches),
-                    seq_length=1,  # the stages exchange the length of each micro batch
+                    seq_length=1,  # the stages exchange the length of each micro batch, or know it
                     micro_batch_size=1,
                     forward_only=not learns,
+                    **own,
                 )
         return of_last_stage(figures)
 
     @contextmanager
-    def _hidden_states(self) -> Iterator[list[Tensor]]:
+    def _hidden_states(self, models: Sequence[torch.nn.Module]) -> Iterator[list[Tensor]]:
         """Collect the hidden states that a stage before the last one computes."""
         collected: list[Tensor] = []
-        stage = get_attr_wrapped_model(self.model, "post_process", return_model_obj=True)
-        if stage.post_process:
-            yield collected
-            return
-        hook = stage.register_forward_hook(lambda _, inputs, output: collected.append(output))
+        inner = [get_attr_wrapped_model(model, "post_process", return_model_obj=True) for model in models]
+        hooks = [
+            stage.register_forward_hook(lambda _, inputs, output: collected.append(output))
+            for stage in inner
+            if not stage.post_process
+        ]
         try:
             yield collected
         finally:
-            hook.remove()
+            for hook in hooks:
+                hook.remove()
 
 
 class _Sent(NamedTuple):

@@ -15,6 +15,7 @@ from actors.megatron.equal_passes import EqualPasses, most_passes, shares_expert
 from actors.megatron.forward import Packed, response_outputs
 from actors.megatron.pipeline import Pipeline, has_output
 from actors.megatron.router import ExpertBiases
+from actors.megatron.virtual_stages import passes_multiple
 from actors.step.heartbeat import beat
 from actors.step.policy import Timed, UpdateSize, untimed
 from actors.step.schedule import Figures, Forward, Gradients, Loss, Output, Schedule, Single
@@ -43,7 +44,7 @@ def schedule_of(model: DistributedDataParallel, optimizer: ChainedOptimizer) -> 
     """Return the schedule of a model: a pipeline if its layers are cut over ranks."""
     kind = PIPELINE if model.config.pipeline_model_parallel_size > 1 else SINGLE
     schedule = SCHEDULES[kind](model, optimizer)
-    return EqualPasses(schedule, model) if shares_experts() else schedule
+    return EqualPasses(schedule, model) if shares_experts() or passes_multiple(model.config) > 1 else schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any
@@ -27,6 +27,7 @@ from actors.megatron.layout import Layout
 from actors.megatron.routes import Routes
 from actors.megatron.trained import Critic, Trained, schedule_of
 from actors.megatron.tree_batch import pack_tree
+from actors.megatron.virtual_stages import passes_multiple
 from actors.step.data_split import forward_flops, packing_rule, sharing_pays, split_trees
 from actors.step.host_columns import joined_on_host
 from actors.step.log_probs import LogitMemory
@@ -227,6 +228,7 @@ class Trainee(Trained):
         ranks: number of data parallel ranks. scoring: see `packing_rule`.
         """
         rule = packing_rule(self.settings, self.architecture, ranks, cpu=on_cpu(), scoring=scoring)
+        rule = replace(rule, multiple=passes_multiple(self.model.config))
         by_work = self.settings.balance_by_flops
         if self.settings.tree_packing:
             sequences = [samples[index].tokens for index in indices]

@@ -95,7 +95,7 @@ def _whole_name(name: str, numbers: Mapping[str, int]) -> str:
     parts = name.split(".")
     paths = accumulate(parts, lambda path, part: f"{path}.{part}")
     whole = ".".join(str(numbers.get(path, part)) for path, part in zip(paths, parts, strict=True))
-    return re.sub(r"^(module\.)+", "", whole)
+    return re.sub(r"^(module\.|stages\.\d+\.)+", "", whole)
 
 
 @torch.no_grad()

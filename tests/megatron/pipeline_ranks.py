@@ -35,11 +35,15 @@ class Case:
 PIPELINE = {"pipeline_model_parallel_size": 2}
 LONGER_END = {"megatron": {"num_layers_in_first_pipeline_stage": 1}}
 WHOLE = {"megatron": {"use_distributed_optimizer": True}}
+VIRTUAL = {"virtual_pipeline_model_parallel_size": 2}
+EMPTY_START = {"megatron": VIRTUAL | {"account_for_embedding_in_pipeline_split": True}}
+"""Four virtual stages of three layers: the first one has the embedding alone."""
 TWO = {
     "glm4": Case("glm4", PIPELINE),
     "qwen3_moe": Case("qwen3_moe", PIPELINE),
     "tensor": Case("qwen3", {"tensor_model_parallel_size": 2}),
     "qwen3": Case("qwen3", PIPELINE | LONGER_END, ["tensor"]),
+    "virtual": Case("qwen3", PIPELINE | EMPTY_START, ["tensor", "qwen3"]),
 }
 """Layouts of two ranks."""
 PACKED = {"clip_grad": 0.0, "use_dynamic_batch_size": True, "max_tokens_per_gpu": 60}

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.families.registry import FAMILIES, architecture_of
 from actors.megatron.layout import Layout
-from actors.megatron.memory import count_parameters, rank_memory, stage_layers, stage_parameters
+from actors.megatron.memory import count_parameters, rank_memory, stage_parameters
 from slime_events.app.launch.model_preflight import memory_note
 from slime_events.core.config.settings import DebugSettings
 from slime_events.core.config.trainer import TrainerSettings
@@ -61,8 +61,7 @@ def test_ranks_have_all_parameters_together(name: str, tensor: int, pipeline: in
     model = architecture(name)
     expert = 4 if model.experts is not None and data % 4 == 0 else 1
     layout, ranks = Layout(tensor, pipeline, context, expert), tensor * pipeline * context * data
-    counts = stage_layers(model.num_layers, layout)
-    assert sum(counts) == model.num_layers
+    assert sum(len(part) for stage in layout.stages(model.num_layers) for part in stage) == model.num_layers
     for sharded in (False, True):
         stages = [rank_memory(model, layout, ranks, stage=stage, sharded=sharded) for stage in range(pipeline)]
         each = ranks // pipeline
@@ -121,7 +120,9 @@ def test_a_start_on_a_gpu_says_what_a_rank_keeps(tmp_path: Path) -> None:
     ],
 )
 def test_stages_have_the_layers_that_the_layout_says(layers: int, layout: Layout, counts: tuple[int, ...]) -> None:
-    assert stage_layers(layers, layout) == counts
+    stages = layout.stages(layers)
+    assert tuple(sum(map(len, stage)) for stage in stages) == counts
+    assert sorted(layer for stage in stages for part in stage for layer in part) == list(range(layers))
 
 
 def test_experts_are_divided_over_their_own_ranks() -> None:

@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from megatron.core.transformer.transformer_block import get_num_layers_to_build
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from safetensors.torch import load_file
 
 from actors.megatron.families.registry import architecture_of
+from actors.megatron.flags import LAYOUT
 from actors.megatron.layout import Layout
 from actors.trainer.ranks import rendezvous_address
 from schemas.errors import ImpossibleCombination, InvalidValue
@@ -129,3 +133,65 @@ def test_stages_without_all_layers_are_refused(impossible: tuple[Any, ...], reas
 def test_a_number_of_layers_is_a_whole_number(count: object) -> None:
     with pytest.raises(InvalidValue, match="decoder-first-pipeline-num-layers"):
         stages(2, 4, count)
+
+
+VIRTUAL = "virtual_pipeline_model_parallel_size"
+ENDS = {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True}
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "layers", "flags"),
+    [
+        (1, 5, {}),
+        (2, 8, {}),
+        (2, 3, {"num_layers_in_first_pipeline_stage": 1}),
+        (4, 13, {"num_layers_in_first_pipeline_stage": 3, "num_layers_in_last_pipeline_stage": 2}),
+        (2, 8, {VIRTUAL: 2}),
+        (4, 32, {VIRTUAL: 4}),
+        (2, 8, {"num_layers_per_virtual_pipeline_stage": 1}),
+        (3, 14, {VIRTUAL: 2, "num_layers_in_first_pipeline_stage": 2}),
+        (3, 14, {VIRTUAL: 2, "num_layers_in_first_pipeline_stage": 2, "num_layers_in_last_pipeline_stage": 4}),
+        (2, 4, ENDS),
+        (4, 7, {"account_for_embedding_in_pipeline_split": True}),
+        (4, 7, {"account_for_loss_in_pipeline_split": True}),
+        (2, 6, ENDS | {VIRTUAL: 4}),
+        (2, 6, ENDS | {"num_layers_per_virtual_pipeline_stage": 2}),
+    ],
+)
+def test_stages_have_the_layers_that_megatron_gives_them(pipeline: int, layers: int, flags: dict[str, Any]) -> None:
+    settings = TrainerSettings(pipeline_model_parallel_size=pipeline, megatron=flags)
+    layout = Layout.of(settings)
+    layout.check(architecture_of(MOE | {"num_hidden_layers": layers}))
+    parts = layout.virtual_stages(layers)
+    fields = {name: value for name, value in flags.items() if name not in LAYOUT}
+    config = TransformerConfig(
+        num_layers=layers, hidden_size=8, num_attention_heads=1, pipeline_model_parallel_size=pipeline,
+        pipeline_dtype=torch.float32, **fields | {VIRTUAL: parts if parts > 1 else None},
+    )  # fmt: skip
+    for rank, stages in enumerate(layout.stages(layers)):
+        for part, own in enumerate(stages):
+            virtual = part if parts > 1 else None
+            first = get_transformer_layer_offset(config, virtual, rank)
+            assert own == range(first, first + get_num_layers_to_build(config, virtual, rank))
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "layers", "flags", "reason"),
+    [
+        (1, 4, {VIRTUAL: 2}, "need a pipeline"),
+        (1, 4, ENDS, "need a pipeline"),
+        (2, 6, {VIRTUAL: 2}, "the 3 layers of a rank"),
+        (2, 8, {"num_layers_per_virtual_pipeline_stage": 3}, "the 4 layers of a rank"),
+        (2, 8, {VIRTUAL: 2, "num_layers_per_virtual_pipeline_stage": 2}, "leave one of them out"),
+        (2, 7, {VIRTUAL: 2, "num_layers_in_first_pipeline_stage": 3}, "the 3 layers of a rank"),
+        (2, 6, {"num_layers_per_virtual_pipeline_stage": 1, "num_layers_in_first_pipeline_stage": 2}, "set --num-virt"),
+        (2, 8, {VIRTUAL: 2, "microbatch_group_size_per_vp_stage": 1}, "must not be below"),
+        (2, 8, {"microbatch_group_size_per_vp_stage": 2}, "needs --num-virtual-stages"),
+        (2, 3, ENDS, "cannot be cut over"),
+        (2, 4, ENDS | {"num_layers_in_first_pipeline_stage": 1}, "exclude each other"),
+    ],
+)
+def test_impossible_stages_are_refused(pipeline: int, layers: int, flags: dict[str, Any], reason: str) -> None:
+    settings = TrainerSettings(pipeline_model_parallel_size=pipeline, megatron=flags)
+    with pytest.raises(ImpossibleCombination, match=reason):
+        Layout.of(settings).check(architecture_of(MOE | {"num_hidden_layers": layers}))

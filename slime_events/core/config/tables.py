@@ -51,6 +51,7 @@ _INERT = {
         "--log-timers-to-tensorboard! --log-memory-to-tensorboard! --timing-log-level"
     ),
     "the models are always megatron-core's": "--use-mcore-models!",
+    "the stages of an interleaved pipeline always send and receive while they compute": "--overlap-p2p-comm!",
     "the checkpoint defines the position embedding": "--no-position-embedding!",
     "the tokenizer is the checkpoint's": "--tokenizer-model",
     "--num-rollout sets the length of the run": "--train-iters",
@@ -152,15 +153,10 @@ _NOT_YET = {
     "multi-token prediction layers are not built in the trainer": (
         "--mtp-num-layers --mtp-loss-scaling-factor --enable-mtp-training"
     ),
-    "the layers of a stage are neighbours: the stages of an interleaved schedule would exchange micro batches of one "
-    "length only, and samples are packed to micro batches of different lengths": (
-        "--num-layers-per-virtual-pipeline-stage --num-virtual-stages-per-pipeline-rank "
-        "--virtual-pipeline-model-parallel-size --overlap-p2p-comm"
-    ),
-    "all stages of a pipeline have the same number of layers, except the first and the last with "
-    "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers": (
-        "--pipeline-model-parallel-layout --account-for-embedding-in-pipeline-split "
-        "--account-for-loss-in-pipeline-split"
+    "the stages of a pipeline have the same number of layers, except the first and the last with "
+    "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers, or with "
+    "--account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split": (
+        "--pipeline-model-parallel-layout"
     ),
     "a pipeline computes the gradient of the output layer with all others": "--defer-embedding-wgrad-compute",
     "it is an assertion of slime's own CI; log-prob agreement is a metric of each step here": (
@@ -254,14 +250,17 @@ _CLASSIC: tuple[tuple[ValueType | bool | str, str], ...] = (
         True,
         "--swiglu --group-query-attention --use-rotary-position-embeddings --use-rope-scaling "
         "--untie-embeddings-and-output-weights --accumulate-allreduce-grads-in-fp32 --post-self-attn-layernorm "
-        "--post-mlp-layernorm",
+        "--post-mlp-layernorm --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
     ),
     (
         _INT,
         "--num-experts=num_moe_experts --vocab-size --padded-vocab-size --make-vocab-size-divisible-by --seq-length "
         "--max-position-embeddings --lr-wsd-decay-iters "
         "--decoder-first-pipeline-num-layers=num_layers_in_first_pipeline_stage "
-        "--decoder-last-pipeline-num-layers=num_layers_in_last_pipeline_stage",
+        "--decoder-last-pipeline-num-layers=num_layers_in_last_pipeline_stage "
+        "--num-virtual-stages-per-pipeline-rank=virtual_pipeline_model_parallel_size "
+        "--virtual-pipeline-model-parallel-size --num-layers-per-virtual-pipeline-stage "
+        "--microbatch-group-size-per-virtual-pipeline-stage=microbatch_group_size_per_vp_stage",
     ),
     (_NUMBER, "--rotary-base"),
     (

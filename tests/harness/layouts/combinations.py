@@ -17,6 +17,7 @@ class Combination:
     sp: bool = False
     pp: int = 1
     vpp: int = 1
+    ends: Annotated[bool, doc("the embedding and the output layer count as layers of their stages")] = False
     cp: int = 1
     ep: int = 1
     etp: Annotated[int | None, doc("None: not set")] = None
@@ -34,17 +35,20 @@ class Combination:
         sizes = {"TP": self.tp, "PP": self.pp, "VPP": self.vpp, "CP": self.cp, "EP": self.ep, "DP": self.dp}
         words = [f"{axis} {size}" for axis, size in sizes.items() if size > 1]
         words[1:1] = ["SP"] if self.sp else []
+        words += ["ends count"] if self.ends else []
         words += [f"ETP {self.etp}"] if self.etp is not None else []
         return ", ".join(words)
 
     @property
     def settings(self) -> dict[str, Any]:
         """The trainer's settings."""
-        megatron = {"expert_model_parallel_size": self.ep} if self.ep > 1 else {}
+        megatron: dict[str, Any] = {"expert_model_parallel_size": self.ep} if self.ep > 1 else {}
         if self.etp is not None:
             megatron["expert_tensor_parallel_size"] = self.etp
+        if self.ends:
+            megatron |= {f"account_for_{end}_in_pipeline_split": True for end in ("embedding", "loss")}
         if self.vpp > 1:
-            megatron["num_virtual_stages_per_pipeline_rank"] = self.vpp
+            megatron["virtual_pipeline_model_parallel_size"] = self.vpp
         settings = {
             "tensor_model_parallel_size": self.tp,
             "sequence_parallel": self.sp,
@@ -100,6 +104,11 @@ COMBINATIONS = (
     Combination("qwen3", pp=2),
     Combination("qwen3", tp=2, pp=2),
     Combination("qwen3", tp=2, sp=True, pp=2),
+    Combination("qwen3", pp=2, vpp=2),
+    Combination("qwen3", pp=2, vpp=3, ends=True),
+    Combination("qwen3", tp=2, sp=True, pp=2, vpp=2),
+    Combination("qwen3", pp=2, vpp=2, dp=2),
+    Combination("qwen3", pp=2, vpp=2, cp=2),
     Combination("qwen3", cp=2),
     Combination("qwen3", tp=2, sp=True, cp=2),
     Combination("qwen2", tp=2, sp=True),
@@ -113,6 +122,7 @@ COMBINATIONS = (
     Combination("deepseek_v2_dense", pp=2),
     Combination("qwen3_moe", dp=2),
     Combination("qwen3_moe", pp=2),
+    Combination("qwen3_moe", pp=2, vpp=2),
     Combination("qwen3_moe", dp=2, ep=2),
     Combination("qwen3_moe", cp=2),
     Combination("qwen3_moe", tp=2),
@@ -126,20 +136,25 @@ COMBINATIONS = (
     Combination("glm4_moe", dp=2),
     Combination("glm4_moe", tp=2, sp=True),
     Combination("glm4_moe", pp=2),
+    Combination("glm4_moe", pp=2, vpp=2),
     Combination("glm4_moe", cp=2),
     Combination("glm4_moe", ep=2, dp=2),
     Combination("glm4_moe", tp=2, sp=True, ep=2, etp=1),
     Combination("deepseek_v3", dp=2),
     Combination("deepseek_v3", tp=2, sp=True),
     Combination("deepseek_v3", pp=2),
+    Combination("deepseek_v3", pp=2, vpp=2),
     Combination("deepseek_v3", cp=2),
     Combination("deepseek_v3", ep=2, dp=2),
     Combination("deepseek_v3", tp=2, sp=True, ep=2, etp=1),
     Combination("deepseek_v2", tp=2, sp=True),
     Combination("qwen3_moe", tp=2, sp=True, dp=2, ep=2),
+    Combination("qwen3_moe", tp=2, sp=True, pp=2, vpp=2),
+    Combination("qwen3_moe", pp=2, vpp=2, ep=2, dp=2),
 )
 """Rows of the page."""
 FURTHER = (
+    *(Combination("qwen3", pp=2, vpp=2, variation=name) for name in VARIATIONS if name and "experts" not in name),
     *(Combination("qwen3", tp=2, sp=True, variation=name) for name in VARIATIONS if name and "experts" not in name),
     *(
         Combination("qwen3_moe", tp=2, sp=True, variation=name)
