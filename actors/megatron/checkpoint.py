@@ -239,7 +239,9 @@ def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings, *, op
 
 
 def _is_partly_frozen(trainee: Trainee) -> bool:
-    return not all(parameter.requires_grad for parameter in trainee.model.parameters())
+    """Return whether a parameter of any rank is frozen. Collective."""
+    own = not all(parameter.requires_grad for parameter in trainee.model.parameters())
+    return any(trainee.place.of_each_rank(own))
 
 
 def _state(part: Trainee | Critic, *, loading: bool, by_layer: bool) -> dict[str, Any]:

@@ -67,6 +67,9 @@ def build_optimizer(
     }
     with stand_in():
         optimizer = get_megatron_optimizer(OptimizerConfig(**{**flags.optimizer, **own}), [model])
+        # Experts on several ranks have a part of their own. Without trained parameters on any rank, a part is empty.
+        if filled := [part for part in optimizer.chained_optimizers if not part.is_stub_optimizer]:
+            optimizer = ChainedOptimizer(filled)
         for part in optimizer.chained_optimizers:
             if on_cpu() or isinstance(part.optimizer, TORCH_OWN):
                 for group in part.optimizer.param_groups:

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from actors.megatron.cpu import stand_in
+from actors.megatron.frozen import with_gradient
 from actors.megatron.virtual_stages import known_lengths, virtual_stages
 from actors.step.schedule import Figures, Forward, Gradients, Loss, Output
 from schemas.doc import doc
@@ -67,7 +68,7 @@ class Pipeline:
                     # Megatron divides by this number of tokens only if the config asks for it, and ours does not.
                     return torch.zeros(()) if value is None else value, torch.tensor(1), figures
 
-                return (hidden.pop() if hidden else output), loss_of
+                return (with_gradient(hidden.pop()) if hidden else output), loss_of
 
             held = self.model.no_sync() if gradients is Gradients.ADD else nullcontext()
             with stand_in(), held, torch.set_grad_enabled(learns):

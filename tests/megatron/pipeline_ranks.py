@@ -25,11 +25,12 @@ from tests.megatron.tiny import make_batch, settings_for
 
 @dataclass(frozen=True)
 class Case:
-    """A layout of a model. loads: cases whose checkpoints it loads too."""
+    """A layout of a model. loads: cases whose checkpoints it loads too. common: settings that one rank has too."""
 
     model: str
     settings: Mapping[str, Any]
     loads: Sequence[str] = field(default=())
+    common: Mapping[str, Any] = field(default_factory=dict)
 
 
 PIPELINE = {"pipeline_model_parallel_size": 2}
@@ -43,6 +44,9 @@ TWO = {
     "qwen3_moe": Case("qwen3_moe", PIPELINE),
     "tensor": Case("qwen3", {"tensor_model_parallel_size": 2}),
     "qwen3": Case("qwen3", PIPELINE | LONGER_END, ["tensor"]),
+    "frozen": Case(
+        "qwen3", PIPELINE | LONGER_END, common={"only_train_params_name_list": [r"layers\.[12]\.", "final_layernorm"]}
+    ),
     "virtual": Case("qwen3", PIPELINE | EMPTY_START, ["tensor", "qwen3"]),
 }
 """Layouts of two ranks."""
@@ -53,7 +57,7 @@ PACKED = {"clip_grad": 0.0, "use_dynamic_batch_size": True, "max_tokens_per_gpu"
 def run(model: Path, out: Path, name: str, case: Case, rank: int, world: int, master: str) -> dict[str, Any]:
     """Train two steps with a checkpoint between them; write gradients and weights of the first step."""
     parallel = case.settings if world > 1 else {}
-    settings = settings_for(model / case.model, **PACKED | parallel)
+    settings = settings_for(model / case.model, **PACKED | dict(case.common) | parallel)
     trainer = TrainerRank(settings, AlgorithmSettings(entropy_coef=0.01), rank, world, master)
     layout = Layout.of(settings)
     memory = rank_memory(trainer.trainee.architecture, layout, world, stage=rank // (world // layout.pipeline))
