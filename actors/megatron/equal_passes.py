@@ -13,6 +13,7 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from actors.megatron.forward import pack_sequences
+from actors.megatron.prediction import Prediction
 from actors.step.schedule import Figures, Forward, Gradients, Loss, Output, Schedule
 
 IDLE: list[int] = []
@@ -72,5 +73,6 @@ class EqualPasses:
         packed = pack_sequences([(token, token)], device, multiple_of=multiple)
         assert packed.packed.voters is not None, "packed sequences have voters"
         packed.packed.voters = packed.packed.voters.none()
+        packed.packed.prediction = Prediction.idle(packed.token_ids)
         output: Tensor = self.model(packed.token_ids, packed.position_ids, None, packed_seq_params=packed.packed)
         return output

@@ -23,6 +23,7 @@ from actors.megatron.families.architecture import Architecture
 from actors.megatron.forward import Packed, pack, pack_sequences, response_log_probs
 from actors.megatron.frozen_model import FrozenModel
 from actors.megatron.layout import Layout
+from actors.megatron.prediction import Predictions
 from actors.megatron.routes import Routes
 from actors.megatron.trained import Critic, Trained, schedule_of
 from actors.megatron.tree_batch import pack_tree
@@ -161,6 +162,9 @@ class Trainee(Trained):
     frozen: Annotated[Mapping[str, FrozenModel], doc("Frozen models that compute log-probs, by name.")]
     functions: Annotated[TrainerFunctions, doc("The user's functions.")]
     critic: Annotated[Critic | None, doc("The value model, if the estimator needs values.")] = None
+    predictions: Annotated[Predictions | None, doc("The loss of the prediction layer; None if it is not trained.")] = (
+        None
+    )
     routes: Annotated[Routes | None, doc("The experts of a step's samples; None if routers always choose.")] = None
 
     @property
@@ -210,7 +214,17 @@ class Trainee(Trained):
         packed = self._packed(samples, indices)
         if self.routes is not None:
             packed.packed.routing = self.routes.replay([samples[index] for index in indices])
+        if self.predictions is not None:
+            ends = packed.packed.cu_seqlens_q
+            packed.packed.prediction = self.predictions.of(samples, indices, packed.token_ids, ends)
         return packed
+
+    def begin_update(self, samples: Sequence[TrainSample], masks: Sequence[Tensor], indices: Sequence[int]) -> None:
+        if self.predictions is not None:
+            self.predictions.begin(samples, masks, indices)
+
+    def own_metrics(self) -> dict[str, float]:
+        return {} if self.predictions is None else self.predictions.end(self.place.data)
 
     def _packed(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> Packed:
         chosen, device = [samples[index] for index in indices], self.place.device

@@ -56,7 +56,7 @@ class RolloutStep:
             means |= {"grad_norm": sum(grad_norms) / len(grad_norms), "lr": rate}
         else:
             means = {name: value for name, value in means.items() if name not in OVER_THE_STEP}
-        return means | of_critic | self._totals()
+        return means | policy.own_metrics() | of_critic | self._totals()
 
     def _totals(self) -> dict[str, float]:
         """Return the counts of the step, which are the same on all ranks, and the TIS weights of reused rollouts."""
@@ -89,6 +89,7 @@ class RolloutStep:
             value, figures = loss.loss(output, members)
             return value / divisor, figures
 
+        policy.begin_update(context.batch.samples, context.columns.masks, step.indices)
         grad_norm, figures = policy.update(
             batches,
             loss.forward,

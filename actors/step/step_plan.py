@@ -50,7 +50,7 @@ class StepPlan:
             return []
         algorithm = self._settings.algorithm
         every = algorithm.entropy_coef != 0 or (algorithm.use_kl_loss and algorithm.kl_loss_coef != 0)
-        every = every or not self._advantage_is_all
+        every = every or not self._advantage_is_all or self._settings.trainer.enable_mtp_training
         if every or not self._settings.trainer.skip_zero_advantage:
             return list(indices)
         return [index for index in indices if self._moving[index]]

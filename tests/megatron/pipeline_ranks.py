@@ -25,11 +25,12 @@ from tests.megatron.tiny import make_batch, settings_for
 
 @dataclass(frozen=True)
 class Case:
-    """A layout of a model. loads: cases whose checkpoints it loads too."""
+    """A layout of a model. loads: cases whose checkpoints it loads too. also: settings of one rank too."""
 
     model: str
     settings: Mapping[str, Any]
     loads: Sequence[str] = field(default=())
+    also: Mapping[str, Any] = field(default_factory=dict)
 
 
 PIPELINE = {"pipeline_model_parallel_size": 2}
@@ -49,7 +50,7 @@ PACKED = {"clip_grad": 0.0, "use_dynamic_batch_size": True, "max_tokens_per_gpu"
 def run(model: Path, out: Path, name: str, case: Case, rank: int, world: int, master: str) -> dict[str, Any]:
     """Train two steps with a checkpoint between them; write gradients and weights of the first step."""
     parallel = case.settings if world > 1 else {}
-    settings = settings_for(model / case.model, **PACKED | parallel)
+    settings = settings_for(model / case.model, **PACKED | case.also | parallel)
     trainer = TrainerRank(settings, AlgorithmSettings(entropy_coef=0.01), rank, world, master)
     layout = Layout.of(settings)
     memory = rank_memory(trainer.trainee.architecture, layout, world, stage=rank // (world // layout.pipeline))

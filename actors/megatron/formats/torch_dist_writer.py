@@ -34,6 +34,8 @@ from storage.weights.folder_formats import METADATA, TRACKER
 from storage.weights.torch_dist import BACKEND
 
 RELEASE = "release"
+WITHOUT_PREDICTION: dict[str, object] = {"mtp_num_layers": None}
+"""Arguments of a folder without multi-token prediction layers."""
 FILE_BYTES = 5_000_000_000
 """Bytes after which the next file begins."""
 
@@ -65,7 +67,11 @@ def write_release(weights: Weights, architecture: Architecture, folder: Path, re
     finally:
         torch.serialization.set_crc32_options(sums)
     (target / "metadata.json").write_text(json.dumps(BACKEND), encoding="utf-8")
-    common = {"checkpoint_version": 3.0, "iteration": 0, "args": Namespace(**architecture.as_flags())}
+    common = {
+        "checkpoint_version": 3.0,
+        "iteration": 0,
+        "args": Namespace(**architecture.as_flags() | WITHOUT_PREDICTION),
+    }
     torch.save(common, target / "common.pt")
     writer.finish()
     (folder / TRACKER).write_text(RELEASE, encoding="utf-8")

@@ -29,12 +29,12 @@ def check_model(settings: TrainSettings) -> None:
 
 def memory_note(settings: TrainSettings) -> str | None:
     """Return a sentence about the memory that a trainer rank needs on its GPU; None if nothing is trained."""
-    from actors.megatron.families.registry import read_architecture
     from actors.megatron.memory import count_parameters, trainer_memory
+    from actors.megatron.prediction_settings import trained_architecture
 
     if settings.debug.debug_rollout_only:
         return None
-    architecture = read_architecture(settings.trainer.hf_checkpoint)
+    architecture = trained_architecture(settings.trainer)
     memory = trainer_memory(architecture, settings.trainer)
     parts = f"weights {_gib(memory.weights)}, gradients {_gib(memory.gradients)}, optimizer {_gib(memory.optimizer)}"
     return (
@@ -51,6 +51,7 @@ def check_parallelism(settings: TrainSettings) -> None:
     """Check that the model can be split over the number of ranks."""
     from actors.megatron.families.registry import read_architecture
     from actors.megatron.layout import Layout, check_routing
+    from actors.megatron.prediction_settings import check_prediction
 
     if not settings.debug.debug_rollout_only:
         architecture = read_architecture(settings.trainer.hf_checkpoint)
@@ -58,6 +59,7 @@ def check_parallelism(settings: TrainSettings) -> None:
         layout.check(architecture)
         layout.check_ranks(settings.trainer.world_size)
         check_routing(settings.trainer, architecture)
+        check_prediction(settings.trainer, architecture)
 
 
 def _check_weights(folder: str) -> list[str]:

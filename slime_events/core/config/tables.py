@@ -149,9 +149,6 @@ _NOT_YET = {
         "--megatron-deepgemm-forward-layers --megatron-deepgemm-forward-modules "
         "--megatron-deepgemm-moe-forward-layers --megatron-deepgemm-moe-forward-modules"
     ),
-    "multi-token prediction layers are not built in the trainer": (
-        "--mtp-num-layers --mtp-loss-scaling-factor --enable-mtp-training"
-    ),
     "the layers of a stage are neighbours: the stages of an interleaved schedule would exchange micro batches of one "
     "length only, and samples are packed to micro batches of different lengths": (
         "--num-layers-per-virtual-pipeline-stage --num-virtual-stages-per-pipeline-rank "
