@@ -71,7 +71,7 @@ def check(name: str, case: Case, models: Path, out: Path, alone: Path, *, ranks:
     for other, digests in together["loaded"].items():
         saved = json.loads((out / "rank0.json").read_text())[other]["saved"]
         assert digests == saved, "no digest depends on the layout"
-    single = run(models, alone, name, Case(case.model, {}), 0, 1, rendezvous_address())
+    single = run(models, alone, name, Case(case.model, {}, also=case.also), 0, 1, rendezvous_address())
     for step, expected in zip(together["metrics"], single["metrics"], strict=True):
         assert step == pytest.approx(expected, abs=1e-6, rel=1e-5)
     assert together["log_probs"] == pytest.approx(single["log_probs"], abs=1e-4)
