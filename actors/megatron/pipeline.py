@@ -17,6 +17,7 @@ from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import ChainedOptimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import get_attr_wrapped_model, get_model_config
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -51,10 +52,7 @@ class Pipeline:
         stages, learns = virtual_stages(self.model), gradients is not Gradients.NONE
         models = [self.model] if stages is None else list(stages.stages)
         config = get_model_config(models[0])
-        config.grad_scale_func = self.optimizer.scale_loss
-        # Megatron leaves this context for the last backward pass of each stage.
-        config.no_sync_func = self.model.no_sync if gradients is Gradients.COMPLETE else None
-        with self._hidden_states(models) as hidden:
+        with self._hidden_states(models) as hidden, self._functions(config, gradients):
 
             def step(members_of: Iterator[list[int]], model: object) -> tuple[object, Callable[[Any], Any]]:
                 members = next(members_of)
@@ -86,6 +84,19 @@ class Pipeline:
                     **own,
                 )
         return of_last_stage(figures)
+
+    @contextmanager
+    def _functions(self, config: TransformerConfig, gradients: Gradients) -> Iterator[None]:
+        """Give Megatron's schedule its functions in the config, where they must not stay: they hold the model and its
+        optimizer, and a reset builds the next model from the same config.
+        """
+        config.grad_scale_func = self.optimizer.scale_loss
+        # Megatron leaves this context for the last backward pass of each stage.
+        config.no_sync_func = self.model.no_sync if gradients is Gradients.COMPLETE else None
+        try:
+            yield
+        finally:
+            config.grad_scale_func = config.no_sync_func = None
 
     @contextmanager
     def _hidden_states(self, models: Sequence[torch.nn.Module]) -> Iterator[list[Tensor]]:

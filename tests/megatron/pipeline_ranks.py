@@ -76,6 +76,8 @@ def run(model: Path, out: Path, name: str, case: Case, rank: int, world: int, ma
     for other in case.loads:
         trainer.load_checkpoint(out / f"{other}-{world}")
         loaded[other] = digests(trainer)
+    trainer.reset()
+    assert digests(trainer) == begun
     trainer.close()
     figures = [{k: v for k, v in step.metrics.items() if not k.startswith("seconds")} for step in (first, second)]
     return {
