@@ -14,14 +14,16 @@ from actors.megatron.rank import TrainerRank
 from slime_events.core.config.algorithm import AlgorithmSettings
 from tests.megatron.context_ranks import odd_batch
 from tests.megatron.gradients import gradients_of
+from tests.megatron.pipeline_ranks import EMPTY_START
 from tests.megatron.ranks import agree
+from tests.megatron.recomputing import FULL, recomputing
 from tests.megatron.tiny import MOVING_BIAS, settings_for
 
 SEQUENCE_PARALLEL = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 CONTEXT = {"context_parallel_size": 2}
 STAGES = {"pipeline_model_parallel_size": 2, "megatron": {"num_layers_in_last_pipeline_stage": 1}}
+VIRTUAL_STAGES = {"pipeline_model_parallel_size": 2, **EMPTY_START}
 EXPERTS = {"megatron": {"expert_model_parallel_size": 2}}
-RECOMPUTED = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
 
 class Case(NamedTuple):
@@ -39,16 +41,14 @@ LOSSES = {
     "moe_aux_loss_coeff": [0.3, 0.2],
     "moe_z_loss_coeff": 0.01,
 }
+BOTH = BIAS | LOSSES
 CASES = {
-    "losses, data": Case({}, LOSSES, "qwen3_moe"),
-    "losses, context": Case(CONTEXT, LOSSES),
-    "losses, sequence": Case(SEQUENCE_PARALLEL, LOSSES),
-    "losses, stages": Case(STAGES, LOSSES | RECOMPUTED),
-    "losses, idle passes": Case(EXPERTS, LOSSES, "qwen3_moe", tokens=400),
-    "bias, context": Case(CONTEXT, BIAS),
-    "bias, sequence": Case(SEQUENCE_PARALLEL, BIAS),
-    "bias, idle passes": Case(EXPERTS, BIAS | RECOMPUTED, tokens=400),
-    "bias, stages": Case(STAGES, BIAS | RECOMPUTED),
+    "data": Case({}, LOSSES, "qwen3_moe"),
+    "context": Case(CONTEXT, BOTH),
+    "sequence": Case(SEQUENCE_PARALLEL, BOTH),
+    "stages": Case(STAGES, BOTH | FULL),
+    "virtual stages": Case(VIRTUAL_STAGES, BOTH),
+    "idle passes": Case(EXPERTS, BOTH | FULL, tokens=400),
 }
 
 
@@ -59,10 +59,11 @@ def run(models: Path, name: str, rank: int, world: int, master: str) -> dict[str
     megatron = {**case.balance, **parallel.pop("megatron", {})}
     packed = {"use_dynamic_batch_size": True, "max_tokens_per_gpu": case.tokens}
     settings = settings_for(models / case.family, clip_grad=0.0, megatron=megatron, **packed, **parallel)
-    trainer = TrainerRank(settings, AlgorithmSettings(), rank, world, master)
-    steps = [trainer.train(odd_batch(0))]
-    gradients = gradients_of(trainer)
-    steps.append(trainer.train(odd_batch(1)))
+    with recomputing():
+        trainer = TrainerRank(settings, AlgorithmSettings(), rank, world, master)
+        steps = [trainer.train(odd_batch(0))]
+        gradients = gradients_of(trainer)
+        steps.append(trainer.train(odd_batch(1)))
     weights = {key: tensor.clone() for key, tensor in trainer.export_weights()}
     trainer.close()
     metrics = {
