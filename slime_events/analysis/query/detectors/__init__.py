@@ -3,10 +3,11 @@
 `DETECTORS` lists all, `ALARMS` those for a run that is on.
 """
 
-from slime_events.analysis.query.detectors.answers import LOG_PROB_GAP, REPETITION, SAME_IN_GROUP, TEXT_AFTER_ANSWER
+from slime_events.analysis.query.detectors.answers import REPETITION, SAME_IN_GROUP, TEXT_AFTER_ANSWER
 from slime_events.analysis.query.detectors.detector import Detector, Severity
 from slime_events.analysis.query.detectors.graders import REWARD_LOST, SIGN_FLIPS
 from slime_events.analysis.query.detectors.lengths import LENGTH_EXPLOSION, LENGTH_PAYS
+from slime_events.analysis.query.detectors.log_probs import LOG_PROB_GAP
 from slime_events.analysis.query.detectors.phrases import ONE_TRICK, PHRASES_ROSE, SAME_ANSWER
 from slime_events.analysis.query.detectors.rewards import (
     CONSTANT_GRADER,

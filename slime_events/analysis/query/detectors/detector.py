@@ -6,7 +6,7 @@ import enum
 from typing import Annotated, NamedTuple
 
 from schemas.doc import doc
-from slime_events.analysis.query.table import Column
+from slime_events.analysis.query.table import INT, TEXTS, Column
 
 
 class Severity(enum.StrEnum):
@@ -66,6 +66,13 @@ EXAMPLES = 5
 WINDOW = Parameter("window_steps", 10, "steps in the first and the last window; at most half of the run [steps]")
 SHORT_WINDOW = Parameter("window_steps", 5, WINDOW.description)
 MIN_GROUPS = Parameter("min_groups", 10, "fewest groups that a finding rests on")
+
+STEPS = (
+    Column("first_step", INT, "t.first_step", "first step of the window"),
+    Column("last_step", INT, "t.last_step", "last step of the window"),
+)
+SAMPLES = Column("samples", TEXTS, "t.examples", "ids of some of its samples")
+"""First columns and last column of most detectors; their source is `t`, whose sample ids are `examples`."""
 
 WINDOWS = """
     answers AS MATERIALIZED (FROM graded),

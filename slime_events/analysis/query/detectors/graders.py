@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from slime_events.analysis.query.detectors.detector import (
+    SAMPLES,
     SECOND_REWARDS,
+    STEPS,
     WINDOW,
     WINDOWS,
     Detector,
@@ -11,7 +13,6 @@ from slime_events.analysis.query.detectors.detector import (
     Severity,
     examples,
 )
-from slime_events.analysis.query.detectors.rewards import SAMPLES, STEPS
 from slime_events.analysis.query.table import FLOAT, INT, TEXT, Column
 
 _BOTH = f"""{WINDOWS},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from slime_events.analysis.query.detectors.detector import (
     MIN_GROUPS,
+    SAMPLES,
+    STEPS,
     WINDOW,
     WINDOWS,
     Detector,
@@ -11,7 +13,6 @@ from slime_events.analysis.query.detectors.detector import (
     Severity,
     examples,
 )
-from slime_events.analysis.query.detectors.rewards import SAMPLES, STEPS
 from slime_events.analysis.query.table import FLOAT, INT, Column
 
 _BOUND = "tanh(atanh(greatest(-0.999999, least(0.999999, abs({0})))) - 2 / sqrt(greatest(1, {1} - 3)))"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from slime_events.analysis.query.detectors.detector import (
     MIN_GROUPS,
+    SAMPLES,
+    STEPS,
     WINDOW,
     WINDOWS,
     Detector,
@@ -14,7 +16,6 @@ from slime_events.analysis.query.detectors.detector import (
     plain,
     words,
 )
-from slime_events.analysis.query.detectors.rewards import SAMPLES, STEPS
 from slime_events.analysis.query.table import FLOAT, INT, TEXT, Column
 
 PHRASE_WORDS = Parameter("phrase_words", 3, "words of a phrase; punctuation counts as a word")

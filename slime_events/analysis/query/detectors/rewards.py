@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from slime_events.analysis.query.detectors.detector import (
     MIN_GROUPS,
+    SAMPLES,
     SHORT_WINDOW,
+    STEPS,
     WINDOWS,
     Detector,
     Parameter,
     Severity,
     examples,
 )
-from slime_events.analysis.query.table import FLOAT, INT, TEXT, TEXTS, Column
+from slime_events.analysis.query.table import FLOAT, INT, TEXT, Column
 
-STEPS = (
-    Column("first_step", INT, "t.first_step", "first step of the window"),
-    Column("last_step", INT, "t.last_step", "last step of the window"),
-)
-SAMPLES = Column("samples", TEXTS, "t.examples", "ids of some of its samples")
 GRADED_FEW = Parameter("min_samples", 64, "fewest samples that a finding rests on")
 
 EQUAL_REWARDS = Detector(
