@@ -153,14 +153,14 @@ async def test_rollouts_that_rested_are_masked_by_span_and_no_others(tmp_path: P
 
 async def test_a_rest_survives_dead_engines(tmp_path: Path) -> None:
     """Kill them while rollouts run, get the order to rest, or continue: each continues from what the log holds."""
-    async with Simulation(tmp_path, partial_plan(steps=8), train_s=0.02) as sim:
-        dead = []
+    async with Simulation(tmp_path, partial_plan(steps=8, draw=8), train_s=0.02) as sim:
+        dead = []  # of the 16 rollouts of a draw, an engine has 3 under way at once: some are left at any time
         for number in range(6):
-            line = sim.start_engine(LongTail(SCRIPT), name=f"mortal-{number}", rule=CHUNKS, lease_s=0.1)
+            line = sim.start_engine(LongTail(SCRIPT), name=f"mortal-{number}", rule=CHUNKS, lease_s=0.1, room=3)
             await asyncio.sleep(0.04)
             await sim.kill(line)
             dead.append(line)
-        sim.start_engine(LongTail(SCRIPT), rule=CHUNKS, lease_s=0.1)
+        sim.start_engine(LongTail(SCRIPT), rule=CHUNKS, lease_s=0.1, room=3)
         assert await sim.finish(dead=dead) is RunPhase.FINISHED
     check_run(sim)
     assert check_rests(sim)
