@@ -19,7 +19,7 @@ from ray._private.node import Node
 from ray._private.ray_constants import PROCESS_TYPE_DASHBOARD_AGENT, PROCESS_TYPE_RUNTIME_ENV_AGENT
 from ray.exceptions import RaySystemError
 
-from slime_events.app.launch.cluster import QUIET, Cluster
+from slime_events.app.launch.cluster import MODE_NAME, QUIET, Cluster
 from slime_events.app.launch.own_ray import ONLOOKERS, PORTS, STAND_IN
 from slime_events.core.run.own_python import ROOT
 from slime_events.plugins.loader import load_function
@@ -105,6 +105,27 @@ def test_workers_of_our_own_ray_inherit_their_variables(begun: list[dict[str, An
     assert [named["threads"] for named in begun] == ["1", None]
     assert begun[1]["runtime_env"]["env_vars"][THREADS] == "1"
     assert THREADS not in os.environ
+
+
+@pytest.mark.parametrize("address", [None, "127.0.0.1:1"])
+@pytest.mark.parametrize("of_the_user", [None, "disabled"])
+def test_a_start_leaves_no_mode_to_other_rays(
+    address: str | None, of_the_user: str | None, begun: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if of_the_user:
+        monkeypatch.setenv(MODE_NAME, of_the_user)
+    else:
+        monkeypatch.delenv(MODE_NAME, raising=False)
+    seen: list[str | None] = []
+
+    def init(**_: object) -> None:
+        seen.append(os.environ.get(MODE_NAME))
+        os.environ.setdefault(MODE_NAME, "token")
+
+    monkeypatch.setattr(ray, "init", init)
+    Cluster(address).start()
+    assert seen == [of_the_user]
+    assert os.environ.get(MODE_NAME) == of_the_user
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from slime_events.app.launch.own_ray import make_small
 from slime_events.app.launch.placement import GpuNode
 from slime_events.app.launch.rank_places import RankPlaces, gpu_nodes
 from slime_events.core.run.own_python import own_path
-from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, inherited, yield_to_others
+from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, inherited, restored, yield_to_others
 from slime_events.plugins.loader import USER_FOLDER
 
 QUIET = {
@@ -32,6 +32,8 @@ QUIET = {
 log = logging.getLogger(__name__)
 
 TOKEN_NAMES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+MODE_NAME = "RAY_AUTH_MODE"
+"""Ray sets this variable when it starts. A process that inherits the mode without a token cannot start a Ray."""
 LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
 """Smallest size of Ray's object store."""
@@ -103,7 +105,7 @@ class Cluster:
             extra = variables | token_variables(self._token_file)
             make_small()
         try:
-            with inherited(extra):
+            with restored([MODE_NAME]), inherited(extra):
                 ray.init(
                     address=self._address or "local",
                     job_config=_job(),

@@ -6,7 +6,7 @@ All such processes get the same variables, because digests depend on them.
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from schemas.errors import InvalidValue
@@ -117,13 +117,20 @@ def yield_to_others(nice: int) -> None:
 @contextlib.contextmanager
 def inherited(variables: Mapping[str, str]) -> Iterator[None]:
     """Give processes started in this context the variables, and restore the environment afterwards."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+    with restored(variables):
+        os.environ.update(variables)
+        yield
+
+
+@contextlib.contextmanager
+def restored(names: Iterable[str]) -> Iterator[None]:
+    """Restore these environment variables afterwards, whoever has set or deleted them in this context."""
+    before = {name: os.environ.get(name) for name in names}
     try:
         yield
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value
