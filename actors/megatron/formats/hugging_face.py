@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import shutil
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from actors.megatron.families.rules import Shape
 from actors.megatron.formats.format import Report
 from actors.megatron.formats.weights import Weights, may_be_left_out
 from schemas.errors import CheckpointMismatch
+from storage.weights.durable_file import DurableFile
 from storage.weights.file_runs import Block, Box, FileRun, row_major, runs_of, write_all
 from storage.weights.files import INDEX, SINGLE, is_name
 from storage.weights.folder_formats import FolderFormat, format_of
@@ -108,7 +108,8 @@ def read_header(path: Path) -> tuple[bytes, Header]:
     return size + text, dict(sorted(header.items(), key=lambda item: item[1]["data_offsets"][0]))
 
 
-def torch_dtypes() -> dict[str, torch.dtype]:
+@cache
+def torch_dtypes() -> Mapping[str, torch.dtype]:
     """Return torch's dtypes by safetensors' names."""
     import torch
 
@@ -221,9 +222,9 @@ def header_bytes(entries: Sequence[tuple[str, str, Shape]]) -> bytes:
 
 
 def _write_file(path: Path, before: bytes, tensors: Iterable[tuple[Weights, str]], report: Report) -> None:
-    with io.FileIO(path, "x") as file:
+    with DurableFile(path) as file:
         write_all(file, memoryview(before))
         for weights, name in tensors:
             weights.copy_tensor(name, file)
-        os.fsync(file.fileno())
+        file.sync()
         report(path.name, file.tell())

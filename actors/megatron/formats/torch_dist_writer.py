@@ -29,6 +29,7 @@ from actors.megatron.formats.format import Report
 from actors.megatron.formats.stored_names import StoredName, written_name
 from actors.megatron.formats.weights import Weights
 from schemas.errors import CheckpointMismatch
+from storage.weights.durable_file import DurableFile
 from storage.weights.folder_formats import METADATA, TRACKER
 from storage.weights.saved_tensor import locate_tensor
 from storage.weights.torch_dist import BACKEND
@@ -116,14 +117,14 @@ class _Writer:
     def _is_stacked(self, place: StoredName) -> bool:
         return not place.key.removeprefix("decoder.layers.")[0].isdigit()
 
-    def _named_files(self) -> Iterator[tuple[str, io.FileIO]]:
+    def _named_files(self) -> Iterator[tuple[str, DurableFile]]:
         number = 0
         while True:
             name = f"__{number}_0.distcp"
-            yield name, io.FileIO(self._folder / name, "x")
+            yield name, DurableFile(self._folder / name)
             number += 1
 
     def _close_file(self) -> None:
-        os.fsync(self._file.fileno())
+        self._file.sync()
         self._report(self._name, self._file.tell())
         self._file.close()
