@@ -124,7 +124,7 @@ def inherited(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def restored(names: Iterable[str]) -> Iterator[None]:
-    """Restore these environment variables afterwards, whoever has set or deleted them in this context."""
+    """Restore these environment variables afterwards, no matter which code changes them in this context."""
     before = {name: os.environ.get(name) for name in names}
     try:
         yield
