@@ -17,7 +17,7 @@ from actors.megatron.families.registry import family_of, read_architecture
 from actors.megatron.families.rules import Copy, Rule
 from tests.megatron.tiny import FAMILIES, make_model
 
-UNKNOWN = {"mistral", "glm4", "deepseek_v2"}
+UNKNOWN = {"mistral", "glm4", "glm4_moe_lite", "deepseek_v2"}
 """Types of models that mbridge does not have."""
 
 

@@ -130,6 +130,12 @@ PUBLISHED: dict[str, Published] = {
         _glm4_moe(92, 5120, 12288, n_routed_experts=160, moe_intermediate_size=1536, first_k_dense_replace=3,
                   routed_scaling_factor=2.5, use_qk_norm=True), 355
     ),
+    "glm4.7-30B-A3B": Published(
+        _deepseek(2048, 10240, 20, architectures=["Glm4MoeLiteForCausalLM"], num_hidden_layers=47, vocab_size=154880,
+                  rope_theta=1000000, rope_scaling=None, q_lora_rank=768, qk_nope_head_dim=192, v_head_dim=256,
+                  n_routed_experts=64, num_experts_per_tok=4, moe_intermediate_size=1536, routed_scaling_factor=1.8,
+                  rms_norm_eps=1e-05, num_nextn_predict_layers=1), 30
+    ),
     "llama3-8B": Published(_llama(32, 4096, 14336, 32, None), 8.03),
     "llama3-70B": Published(_llama(80, 8192, 28672, 64, None), 70.55),
     "llama3.1-8B": Published(_llama(32, 4096, 14336, 32, 8.0), 8.03),

@@ -108,7 +108,7 @@ def test_two_ranks_have_the_gradients_of_one(family: str, models: Path, two_rank
     after = load_file(two_ranks / f"{family}.weights")
     assert after.keys() == weights.keys()
     biases = [name for name in after if name.endswith(BIAS)]
-    assert (len(biases) > 0) is (family in ("glm4_moe", "deepseek_v3", "moonlight"))
+    assert (len(biases) > 0) is (family in ("glm4_moe", "glm4_moe_lite", "deepseek_v3", "moonlight"))
     assert all(torch.equal(after[name], weights[name]) for name in biases)
 
 
@@ -161,7 +161,7 @@ def test_a_tied_model_that_sglang_would_serve_with_random_weights_is_refused(
     architecture = replace(architecture_of(MOE), model_class=model_class, tied=tied)
     monkeypatch.setattr("actors.megatron.families.registry.read_architecture", lambda folder: architecture)
     settings = made.settings(trainer=TrainerSettings(hf_checkpoint=str(tmp_path)))
-    if tied and model_class in ("Qwen3MoeForCausalLM", "Glm4MoeForCausalLM"):
+    if tied and model_class in ("Qwen3MoeForCausalLM", "Glm4MoeForCausalLM", "Glm4MoeLiteForCausalLM"):
         with pytest.raises(CheckpointMismatch, match=r"lm_head\.weight"):
             check_served(settings)
         settings = msgspec.structs.replace(settings, debug=DebugSettings(debug_train_only=True))

@@ -30,6 +30,7 @@ TYPES = {
     "LlamaForCausalLM": "llama",
     "Glm4ForCausalLM": "glm4",
     "Glm4MoeForCausalLM": "glm4_moe",
+    "Glm4MoeLiteForCausalLM": "glm4_moe_lite",
     "DeepseekV3ForCausalLM": "deepseek_v3",
 }
 """Model class to transformers' name of its configuration."""

@@ -28,9 +28,18 @@ FAMILIES = (
     "deepseek_v2_groups",
     "deepseek_v3",
     "moonlight",
+    "glm4_moe_lite",
 )
 """Names of the families for `make_model`."""
-WITH_EXPERTS = ("qwen3_moe", "glm4_moe", "deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "moonlight")
+WITH_EXPERTS = (
+    "qwen3_moe",
+    "glm4_moe",
+    "deepseek_v2",
+    "deepseek_v2_groups",
+    "deepseek_v3",
+    "moonlight",
+    "glm4_moe_lite",
+)
 """Those that run with one tensor parallel rank alone."""
 GLM4_MOE: dict[str, Any] = {
     "head_dim": 16, "attention_bias": True, "use_qk_norm": True, "pad_token_id": None, "eos_token_id": 1,
@@ -47,7 +56,7 @@ def make_model(
     folder: Path, family: str = "qwen3", *, tied: bool = True, seed: int = 0, **sizes: Any
 ) -> PreTrainedModel:
     """A random float32 model, saved to `folder` in Hugging Face's layout."""
-    if family.startswith(("deepseek", "moonlight")):
+    if family.startswith(("deepseek", "moonlight", "glm4_moe_lite")):
         return _latent_model(folder, family, {"tie_word_embeddings": tied} | sizes, seed)
     from transformers import (  # takes seconds, which ranks that load a finished model need not spend
         Glm4Config,
@@ -105,7 +114,7 @@ def make_model(
 
 def _latent_model(folder: Path, family: str, sizes: dict[str, Any], seed: int) -> PreTrainedModel:
     """A model of `make_model` with latent attention; heads have values of another size than keys."""
-    from transformers import DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM
+    import transformers
 
     yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 16,
             "beta_fast": 32.0, "beta_slow": 1.0}  # fmt: skip
@@ -149,10 +158,16 @@ def _latent_model(folder: Path, family: str, sizes: dict[str, Any], seed: int) -
     if family == "deepseek_v3":
         groups = {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 4}
         own |= groups | {"q_lora_rank": 24, "rope_parameters": yarn | {"mscale": 1.0, "mscale_all_dim": 1.0}}
+    if family == "glm4_moe_lite":
+        # The class's own epsilon, 1e-5, is not that of transformers' latent norms (`LatentDense.read`).
+        own |= {"q_lora_rank": 24, "rms_norm_eps": 1e-6, "routed_scaling_factor": 1.8, "num_nextn_predict_layers": 0}
+        return _saved(
+            transformers.Glm4MoeLiteForCausalLM(transformers.Glm4MoeLiteConfig(**common | own | sizes)), folder
+        )
     if family in ("deepseek_v3", "moonlight"):
         own |= {"routed_scaling_factor": 2.5, "num_mtp_layers": 0}
-        return _saved(DeepseekV3ForCausalLM(DeepseekV3Config(**common | own | sizes)), folder)
-    return _saved(DeepseekV2ForCausalLM(DeepseekV2Config(**common | own | sizes)), folder)
+        return _saved(transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(**common | own | sizes)), folder)
+    return _saved(transformers.DeepseekV2ForCausalLM(transformers.DeepseekV2Config(**common | own | sizes)), folder)
 
 
 def _saved(model: PreTrainedModel, folder: Path) -> PreTrainedModel:

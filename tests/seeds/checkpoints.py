@@ -29,6 +29,7 @@ MODELS = {
     "GLM-4.5": "glm4.5-355B-A32B",
     "GLM-4.6": "glm4.5-355B-A32B",
     "GLM-4.5-Air": "glm4.5-106B-A12B",
+    "GLM-4.7-Flash": "glm4.7-30B-A3B",
     "Qwen3-235B-A22B-FP8": "qwen3-235B-A22B",
     "Qwen3-30B-A3B-INT4": "qwen3-30B-A3B",
     "Llama-3.1-8B-Instruct": "llama3.1-8B-Instruct",
@@ -45,7 +46,6 @@ MODELS = {
 """Folder name of a checkpoint to the published model that it is, or was trained from."""
 
 OTHER_CLASSES = {
-    "GLM-4.7-Flash": "Glm4MoeLiteForCausalLM",
     "GLM-5": "GlmMoeDsaForCausalLM",
     "MiMo-7B-RL": "MiMoForCausalLM",
     "Qwen3-Next-80B-A3B-Thinking": "Qwen3NextForCausalLM",

@@ -15,7 +15,7 @@ LAUNCHES: dict[str, str] = {
     "scripts/run-qwen3-next-80B-A3B": LINEAR,
     "scripts/run-qwen3.5-27B": LINEAR,
     "scripts/run-glm5-744B-A40B": "layers with sparse attention, which slime's own plug-in builds",
-    "scripts/run-glm4.7-30B-A3B": f"{PREDICTION}, and the class Glm4MoeLiteForCausalLM",
+    "scripts/run-glm4.7-30B-A3B": PREDICTION,
     "scripts/run-mimo-7B-rl-eagle": f"{PREDICTION}, and the class MiMoForCausalLM",
     "examples/delta_weight_sync/run-glm4.7-30B-A3B-delta": "weights as differences to earlier ones",
     "scripts/run-kimi-k2-Instruct": "the recorded command ends after four flags: it has neither data nor a model",

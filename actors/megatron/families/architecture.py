@@ -115,8 +115,9 @@ class Architecture:
     def as_flags(self) -> dict[str, object]:
         """Return Megatron's architecture flags by name, with this architecture's values."""
         names = (*SAME_NAMES, "vocab_size", "norm_epsilon", "rotary_base", "rotary_percent")
-        # Latent attention has its own sizes, and slime's scripts set any number for this one.
-        same = {name: getattr(self, name) for name in names if not (self.latent and name == "kv_channels")}
+        # Latent attention has its own sizes and no biases of this name, and slime's scripts set any values for these.
+        unread = ("kv_channels", "add_qkv_bias") if self.latent else ()
+        same = {name: getattr(self, name) for name in names if name not in unread}
         return same | {
             "group_query_attention": self.num_query_groups != self.num_attention_heads,
             "layernorm_epsilon": self.norm_epsilon,

@@ -52,7 +52,7 @@ class Glm4(Dense):
         }
 
 
-def rotary_part(config: Mapping[str, Any]) -> float:
-    """Return the part of each head that rotates, from either format of a GLM's config.json."""
+def rotary_part(config: Mapping[str, Any], default: float = 0.5) -> float:
+    """Return the part of each head that rotates, from either format of a GLM's config.json, or its class's default."""
     rope = config.get("rope_parameters") or {}
-    return float(rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 0.5)))
+    return float(rope.get("partial_rotary_factor", config.get("partial_rotary_factor", default)))

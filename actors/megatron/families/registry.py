@@ -13,6 +13,7 @@ from actors.megatron.families.deepseek_v3 import DeepseekV3
 from actors.megatron.families.family import Family
 from actors.megatron.families.glm4 import Glm4
 from actors.megatron.families.glm4_moe import Glm4Moe
+from actors.megatron.families.glm4_moe_lite import Glm4MoeLite
 from actors.megatron.families.llama import Llama
 from actors.megatron.families.mistral import Mistral
 from actors.megatron.families.qwen2 import Qwen2
@@ -30,6 +31,7 @@ FAMILIES: dict[str, Family] = {
     "DeepseekV2ForCausalLM": DeepseekV2(),
     "DeepseekV3ForCausalLM": DeepseekV3(),
     "Glm4MoeForCausalLM": Glm4Moe(),
+    "Glm4MoeLiteForCausalLM": Glm4MoeLite(),
 }
 
 
