@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 INLINE_LIMIT = 256 * 1024
 """Bytes above which an array goes to the blob store first and the event carries a `BlobRef`."""
 
-DType = Literal["int32", "float32", "int8"]
+DType = Literal["int32", "float32", "int8", "uint8", "uint16"]
 
 
 class BlobRef(msgspec.Struct, frozen=True, gc=False):

@@ -64,6 +64,22 @@ class TurnEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
     length: Annotated[int, doc("Tokens of the turn's prompt and response.")]
 
 
+class RoutedExperts(msgspec.Struct, frozen=True, gc=False):
+    """Experts that an engine's routers chose for the first tokens of prompt and response."""
+
+    ids: Annotated[
+        Array,
+        doc("uint8, or uint16 beyond 256 experts, [tokens, layers, each], row by row: 0 in layers without experts."),
+    ]
+    layers: Annotated[int, doc("Layers of the model, also those without experts.")]
+    each: Annotated[int, doc("Experts per token and layer.")]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens from the start of the prompt; the others are unknown, and among them is always the last."""
+        return self.ids.n // (self.layers * self.each)
+
+
 class StopReason(enum.StrEnum):
     """Why a rollout ended."""
 
@@ -286,6 +302,10 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     ] = ()
     meta: Annotated[dict[str, Any], doc("Purpose `call`: other fields of the engine's answer.")] = {}
     credit: Annotated[Array | None, doc("float32 [length]: factor on each token's advantage; None: all ones.")] = None
+    experts: Annotated[
+        RoutedExperts | None,
+        doc("Experts of the engine that completed the rollout, which it reports once, at the end; None if unknown."),
+    ] = None
 
     MARK = "completed"
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.doc import doc
-from schemas.rollouts import Sampling, StopReason, WeightSpan
+from schemas.rollouts import RoutedExperts, Sampling, StopReason, WeightSpan
 
 Tokens = npt.NDArray[np.int32]
 LogProbs = npt.NDArray[np.float32]
@@ -48,6 +48,7 @@ class GenerateRequest:
     )
     payload: Annotated[dict[str, Any], doc("Additional fields of SGLang's /generate.")] = field(default_factory=dict)
     keeps: Annotated[bool, doc("Whether to return the vocabulary that top-p and top-k keep.")] = False
+    routes: Annotated[bool, doc("Whether to return the experts of each token, if the engine records them.")] = False
 
     @property
     def left(self) -> int:
@@ -91,6 +92,9 @@ class Delta:
     kept_log_probs: Annotated[LogProbs, doc("Log-prob of each token among its kept ids, float32 [n].")] = field(
         default_factory=lambda: _NO_LOG_PROBS
     )
+    experts: Annotated[
+        RoutedExperts | None, doc("If requested, in the last delta: experts of the tokens of prompt and response.")
+    ] = None
 
 
 def narrows(sampling: Sampling) -> bool:

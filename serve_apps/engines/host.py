@@ -21,6 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -35,6 +36,7 @@ from serve_apps.engines import messages
 from serve_apps.engines.engine import Delta, GenerateRequest, LogProbs, Tokens, sampling_params
 from serve_apps.engines.engine_folder import ARGUMENTS, clean
 from serve_apps.engines.plugin import SWITCH
+from serve_apps.engines.routed_experts import ROUTED, expert_shape
 from serve_apps.engines.template import Job, leave_template
 from slime_events.core.child.frame_reader import FrameReader
 from slime_events.core.child.frames import PeerEnded
@@ -118,6 +120,7 @@ class Host:
     def __init__(self, engine: Engine, connection: socket.socket) -> None:
         self.manager = engine.tokenizer_manager
         self.end_tokens = end_tokens(self.manager)
+        self.experts = expert_shape(self.manager)
         self.loop: asyncio.AbstractEventLoop = engine.loop
         self.connection = connection
         self.tasks: set[asyncio.Task[None]] = set()
@@ -180,7 +183,7 @@ class Host:
             return_sampling_mask=request.keeps,
             stream=True,
             rid=id,
-            **request.payload,
+            **({"return_routed_experts": True} if request.routes and self.experts else {}) | request.payload,
         )
         async for output in self.manager.generate_request(generate, None):
             if self._piece(id, request, output["meta_info"], output["output_ids"], response):
@@ -258,9 +261,12 @@ class Host:
         spans = spans_within(meta.get("weight_versions") or [], resumed, start, start + len(tokens))
         text = None if finish is None else self._text(request, response)
         has_meta = finish is not None and (request.payload or reason not in (*KNOWN_REASONS, None))
-        more = {name: plain(value) for name, value in meta.items() if name not in IN_DELTA} if has_meta else {}
+        hidden = IN_DELTA if request.payload.get("return_routed_experts") else IN_DELTA | {ROUTED}
+        more = {name: plain(value) for name, value in meta.items() if name not in hidden} if has_meta else {}
         drawn_of = kept_tokens(meta, received, len(tokens)) if request.keeps and received else ()
         delta = Delta(np.array(tokens, np.int32), np.array(log_probs, np.float32), spans, finish, text, more, *drawn_of)
+        if request.routes and self.experts and finish not in (None, StopReason.ABORT):
+            delta = replace(delta, experts=self.experts.of_answer(id, meta, len(request.prompt) + len(response)))
         self.sender.send(messages.Piece(id, delta))
         return finish is not None
 

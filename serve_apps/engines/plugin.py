@@ -50,6 +50,7 @@ def register() -> None:
 def _cpu_hooks(kinds: type[HookType]) -> list[tuple[HookType, str, Callable[..., Any]]]:
     from sglang.srt.arg_groups import choices
 
+    from serve_apps.engines import routed_experts
     from serve_apps.engines.cpu import attention, layers, sampling, shared_prefixes
     from slime_events.core.run.gloo_device import share_gloo_device
 
@@ -57,6 +58,7 @@ def _cpu_hooks(kinds: type[HookType]) -> list[tuple[HookType, str, Callable[...,
     choices.add_deterministic_attention_backend_choices(["torch_native"])
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
     modules = "sglang.srt.layers"
+    captured = "sglang.srt.state_capturer.routed_experts.RoutedExpertsCapturer"
     backend = f"{modules}.attention.torch_native_backend.TorchNativeAttnBackend"
     return [
         (kinds.BEFORE, f"{backend}.init_forward_metadata", attention.forget_parts),
@@ -72,6 +74,8 @@ def _cpu_hooks(kinds: type[HookType]) -> list[tuple[HookType, str, Callable[...,
         (kinds.AROUND, f"{modules}.logits_processor.LogitsProcessor._compute_lm_head", layers.lm_head),
         (kinds.AROUND, f"{modules}.sampler.top_k_top_p_min_p_sampling_from_probs_torch", sampling.filtered_choice),
         (kinds.REPLACE, f"{modules}.sampler.multinomial_with_seed", sampling.multinomial_with_seed),
+        (kinds.REPLACE, "sglang.srt.mem_cache.pool_host.common._cuda_host_register", routed_experts.leave_unpinned),
+        (kinds.AROUND, f"{captured}.capture", routed_experts.capture_all_tokens),
         (kinds.REPLACE, "sglang.srt.batch_invariant_ops.enable_batch_invariant_mode", _kernels_are_in_place),
     ]
 

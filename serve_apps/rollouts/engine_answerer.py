@@ -31,5 +31,5 @@ class EngineAnswerer:
         if last is None:
             await context.append([rollout.suspended()])
             return None
-        end = rollout.end(last.finish or StopReason.STOP, last.text or "")
+        end = rollout.end(last.finish or StopReason.STOP, last.text or "", last.experts)
         return replace(end, meta=last.meta) if is_call else end

@@ -24,6 +24,7 @@ from schemas.rollouts import (
     RolloutProgressed,
     RolloutRequested,
     RolloutSuspended,
+    RoutedExperts,
     StopReason,
     SuspendReason,
     Timings,
@@ -105,7 +106,7 @@ class Rollout:
             kept_log_probs=kept_log_probs,
         )
 
-    def end(self, stop: StopReason, text: str) -> RolloutCompleted:
+    def end(self, stop: StopReason, text: str, experts: RoutedExperts | None = None) -> RolloutCompleted:
         """Return the whole response, with the tokens that no chunk holds yet."""
         tokens, log_probs, spans = self._new()
         kept, kept_log_probs = self._kept()
@@ -134,6 +135,7 @@ class Rollout:
             place=self.request.place,
             kept=kept,
             kept_log_probs=kept_log_probs,
+            experts=experts,
         )
 
     def timings(self) -> Timings:
@@ -186,8 +188,9 @@ Generate = Callable[[GenerateRequest], AsyncIterator[Delta]]
 
 def generate_request(request: RolloutRequested, rid: str, prompt: Tokens, resume: Tokens) -> GenerateRequest:
     """Return the engine's request for a rollout, named `rid` there, that continues after the tokens `resume`."""
-    keeps = request.purpose is Purpose.TRAIN and narrows(request.sampling)
-    return GenerateRequest(rid, prompt, request.sampling, request.seed, resume, request.payload, keeps)
+    trains = request.purpose is Purpose.TRAIN
+    keeps = trains and narrows(request.sampling)
+    return GenerateRequest(rid, prompt, request.sampling, request.seed, resume, request.payload, keeps, trains)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ class Manager:
         self._error, self._running = error, dict[str, asyncio.Event]()
         self.tokenizer = SimpleNamespace(decode=lambda tokens, **how: "", eos_token_id=END)
         self.model_config = SimpleNamespace(hf_eos_token_id={END, OTHER_END})
+        self.server_args = SimpleNamespace(enable_return_routed_experts=False)
         self.tokens: list[int] = []
         self.reason: dict[str, Any] = {"type": "abort"}
         self.messages: list[Any] = []

@@ -8,12 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from schemas.arrays import unpack
+from schemas.arrays import pack, unpack
 from schemas.errors import EngineError, PlugPointError
 from schemas.prompts import Source
-from schemas.rollouts import RolloutCompleted, StopReason, Timings, WeightSpan
+from schemas.rollouts import RolloutCompleted, RoutedExperts, StopReason, Timings, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.rollouts.generate.custom import ATTRIBUTES_BYTES, CompletionContext, completions
+from serve_apps.rollouts.generate.experts import experts_of
 from serve_apps.rollouts.generate.journal import EndedTurn
 from slime_events.core.tokens.trajectory import Trajectory
 from slime_events.loop.training.pending_batches import engine_log_probs
@@ -284,3 +285,28 @@ def test_a_sample_that_was_aborted_is_its_engine_s_failure() -> None:
 def test_a_foreign_id_is_named_with_the_size_of_the_vocabulary(tokens: list[int]) -> None:
     with pytest.raises(PlugPointError, match=r"not in the model.s vocabulary of 264|below 0"):
         completions(sample_of(tokens=tokens, response_length=1), msgspec.structs.replace(context(), vocabulary=264))
+
+
+def experts_for(first: int, tokens: int) -> RoutedExperts:
+    """One expert in the one layer: `first` for the first token, and one more for each next."""
+    return RoutedExperts(pack(range(first, first + tokens), "uint8"), layers=1, each=1)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (WHOLE, [10, 11, 12, 13, 14]),  # without the last token, which passed no layer
+        ([1, 2, 3, 4, 9, 8], [10, 11, 12, 13, 14]),
+        ([1, 2, 3, 4, 8, 7], [10, 11, 12, 13]),  # the tokens after another one may have other experts
+        ([1, 2, 3], [10, 11, 12]),
+        ([8, 2, 3], None),
+    ],
+)
+def test_a_sample_has_the_experts_of_its_longest_turn(tokens: list[int], expected: list[int] | None) -> None:
+    turns = [(prompt, numbered(ended, index)) for index, (prompt, ended) in enumerate(TURNS)]
+    experts = experts_of(np.array(tokens, np.int32), turns, {0: experts_for(0, 3), 1: experts_for(10, 5)})
+    assert (None if experts is None else unpack(experts.ids).tolist()) == expected
+
+
+def numbered(ended: EndedTurn, index: int) -> EndedTurn:
+    return EndedTurn(msgspec.structs.replace(ended.event, index=index), ended.tokens, ended.log_probs)

@@ -22,6 +22,7 @@ import torch
 from schemas.doc import doc
 
 if TYPE_CHECKING:
+    from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
     from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
     from sglang.srt.layers.logits_processor import LogitsProcessor, LogitsProcessorOutput
     from sglang.srt.layers.radix_attention import RadixAttention
@@ -71,14 +72,14 @@ def _common(a: Numbers, b: Numbers) -> int:
 
 def share(backend: TorchNativeAttnBackend, forward_batch: ForwardBatch) -> None:
     """Before hook of `TorchNativeAttnBackend.init_forward_metadata`, the last hook that sees a pass's input."""
-    if _shared(forward_batch) is not None or not _is_plain(backend, forward_batch):
-        return
-    whole = [prefix == 0 for prefix in forward_batch.extend_prefix_lens.tolist()]
-    shared = shared_prefixes(forward_batch.input_ids.numpy(), forward_batch.extend_seq_lens.tolist(), whole)
-    if shared is not None:
-        forward_batch.shared_prefixes = shared
-        forward_batch.input_ids = forward_batch.input_ids.index_select(0, shared.own)
-        forward_batch.positions = forward_batch.positions.index_select(0, shared.own)
+    if prefixes_of(forward_batch) is None and _is_plain(backend, forward_batch):
+        whole = [prefix == 0 for prefix in forward_batch.extend_prefix_lens.tolist()]
+        shared = shared_prefixes(forward_batch.input_ids.numpy(), forward_batch.extend_seq_lens.tolist(), whole)
+        if shared is not None:
+            forward_batch.shared_prefixes = shared
+            forward_batch.input_ids = forward_batch.input_ids.index_select(0, shared.own)
+            forward_batch.positions = forward_batch.positions.index_select(0, shared.own)
+    backend.shared_prefixes = prefixes_of(forward_batch)  # of the pass, for code that does not get its batch
 
 
 def _is_plain(backend: TorchNativeAttnBackend, forward_batch: ForwardBatch) -> bool:
@@ -107,7 +108,7 @@ def extend(
     save_kv_cache: bool = True,
 ) -> torch.Tensor:
     """Around hook of `TorchNativeAttnBackend.forward_extend`. query, keys, values: rows first."""
-    shared = _shared(forward_batch)
+    shared = prefixes_of(forward_batch)
     if shared is None:
         return original(backend, query, keys, values, layer, forward_batch, save_kv_cache)
     if keys is not None and values is not None:
@@ -131,12 +132,14 @@ def logits(
     **options: object,
 ) -> LogitsProcessorOutput:
     """Around hook of `LogitsProcessor.forward`. hidden [rows, features] -> [tokens, features]."""
-    shared = _shared(forward_batch)
+    shared = prefixes_of(forward_batch)
     if shared is not None:
         hidden = hidden.index_select(0, shared.row)
     return original(processor, input_ids, hidden, lm_head, forward_batch, *rest, **options)
 
 
-def _shared(forward_batch: ForwardBatch) -> SharedPrefixes | None:
-    """Return the result of `share`; None if nothing is shared, and in passes that it does not see."""
-    return getattr(forward_batch, "shared_prefixes", None)
+def prefixes_of(part: ForwardBatch | AttentionBackend) -> SharedPrefixes | None:
+    """Return the result of `share` for a batch, or for the last pass of a backend; None if nothing is shared, and in
+    passes that it does not see.
+    """
+    return getattr(part, "shared_prefixes", None)

@@ -18,10 +18,11 @@ from schemas.errors import Conflict, EngineError, InvalidValue, PlugPointError, 
 from schemas.event import Event, Purpose
 from schemas.ids import sibling_id
 from schemas.prompts import PromptSubmitted
-from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason, Timings, WeightSpan
+from schemas.rollouts import RolloutCompleted, RolloutRequested, RoutedExperts, StopReason, Timings, WeightSpan
 from schemas.subjects import everything_about
 from schemas.text import raised_text, repr_text
 from serve_apps.engines.engine import LogProbs, Tokens, sampling_params
+from serve_apps.rollouts.generate.experts import experts_of
 from serve_apps.rollouts.generate.function import GenerateFunction, GenerateSetup, UserLoop
 from serve_apps.rollouts.generate.hooks import SampleHook
 from serve_apps.rollouts.generate.journal import EndedTurn, Journal, TurnLog
@@ -70,6 +71,7 @@ class CompletionContext(msgspec.Struct, frozen=True):
         dict[str, str], doc("Functions that made the rollout, to the sha256 (hex) of their source.")
     ] = {}
     vocabulary: Annotated[int | None, doc("Number of token ids of the model; None if unknown.")] = None
+    experts: Annotated[dict[int, RoutedExperts], doc("By turn, if the engine reported them.")] = {}
 
 
 def completions(returned: object, shared: CompletionContext) -> list[RolloutCompleted]:
@@ -142,6 +144,7 @@ def _completion(sample: Sample, name: str, shared: CompletionContext) -> Rollout
         metadata=_added(sample, shared.submitted),
         place=shared.request.place,
         functions=shared.functions,
+        experts=experts_of(tokens, shared.turns, shared.experts),
     )
     return msgspec.structs.replace(completed, attributes=_attributes(sample, completed, shared))
 
@@ -315,9 +318,8 @@ class CustomGenerate:
             journal.close()
         tokens, timings = self._fetch(request.prompt), rollout.timings()
         engine, code = rollout.engine, function.code
-        shared = CompletionContext(
-            request, prompt, tokens, journal.turns, engine, self._tokenizer, timings, code, self._vocabulary
-        )
+        of_run = self._tokenizer, timings, code, self._vocabulary, journal.experts
+        shared = CompletionContext(request, prompt, tokens, journal.turns, engine, *of_run)
         events = completions(returned, shared)
         await context.append([*events, *self._rewards(function, returned, events, request)])
 

@@ -18,8 +18,8 @@ import numpy as np
 from schemas.arrays import EMPTY_TOKENS, pack_tokens, unpack
 from schemas.doc import doc
 from schemas.errors import GenerateDiffers, PlugPointError, ToolFailed, ToolInterrupted
-from schemas.event import Event
-from schemas.rollouts import RolloutProgressed, Sampling, StopReason
+from schemas.event import Event, Purpose
+from schemas.rollouts import RolloutProgressed, RoutedExperts, Sampling, StopReason
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
 from serve_apps.engines.engine import GenerateRequest, LogProbs, Tokens
 from serve_apps.rollouts.rollout import Rollout, RolloutContext, Suspended, stream
@@ -152,6 +152,7 @@ class Journal:
         self._open: dict[int, bool] = {}
         self._append_lock = asyncio.Lock()
         self.turns: list[tuple[Tokens, EndedTurn]] = []
+        self.experts: dict[int, RoutedExperts] = {}
         self.failure: BaseException | None = None
 
     async def generate(
@@ -266,6 +267,7 @@ class Journal:
         self, prompt: Tokens, sampling: Sampling, seed: int, turn: InFlight, payload: dict[str, Any]
     ) -> EndedTurn:
         begun, has_begun = time.perf_counter(), turn.draft.length > 0
+        trains = self._request.purpose is Purpose.TRAIN
         rollout = Rollout(self._request, turn.draft, self._engine_id)
 
         async def append(chunk: RolloutProgressed) -> int:
@@ -279,7 +281,9 @@ class Journal:
 
         self._begin(turn.index)
         try:
-            request = GenerateRequest(self._context.rid, prompt, sampling, seed, turn.draft.tokens, payload)
+            request = GenerateRequest(
+                self._context.rid, prompt, sampling, seed, turn.draft.tokens, payload, routes=trains
+            )
             last = await stream(self._context, request, rollout, append)
         finally:
             overlapping = self._open.pop(turn.index)
@@ -287,6 +291,10 @@ class Journal:
             raise Suspended(f"rollout {self._request.sample} is suspended in turn {turn.index}")
         done = rollout.end(last.finish or StopReason.STOP, last.text or "")
         extends, shared = self._continues(prompt)
+        if last.experts is not None:
+            if extends is not None:
+                self.experts.pop(extends, None)  # these are among the new ones
+            self.experts[turn.index] = last.experts
         event = TurnRecorded(
             sample=done.sample,
             index=turn.index,

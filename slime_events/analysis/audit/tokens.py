@@ -18,7 +18,8 @@ from slime_events.core.tokens.trajectory import merge_spans
 
 Fetch = Callable[[Array], npt.NDArray[Any]]
 Ended = RolloutCompleted | TurnRecorded
-ITEM_BYTES = {"int32": 4, "float32": 4, "int8": 1}
+LOST = "tokens, log-probs or experts of the sample are lost"
+ITEM_BYTES = {"int32": 4, "float32": 4, "int8": 1, "uint8": 1, "uint16": 2}
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class Tokens(Check):
         if array.blob is None:
             if len(array.data) != array.n * ITEM_BYTES[array.dtype]:
                 wrong = f"it declares {array.n} x {array.dtype} and holds {len(array.data)} bytes"
-                self.find(wrong, "tokens or log-probs of the sample are lost")
+                self.find(wrong, LOST)
             return array.data
         self.seen["blobs"] += 1
         if self._fetch is None:
@@ -94,7 +95,7 @@ class Tokens(Check):
         try:
             return self._fetch(array).tobytes()
         except (StorageError, DamagedEvent) as error:
-            self.find(str(error), "tokens or log-probs of the sample are lost")
+            self.find(str(error), LOST)
             return None
 
     def _end(self, rollout: _Open, event: Ended) -> None:
@@ -120,6 +121,7 @@ class Tokens(Check):
             wrong = f"its prompt has {event.prompt_length} tokens, and the requested one {expected}"
             self.find(wrong, "it is an answer to another prompt")
         self._mask(event, b"".join(rollout.log_probs))
+        self._experts(event)
         if rollout.unseen:
             self.seen["rollouts with blobs not looked at"] += 1
         elif hashlib.sha256(b"".join([*rollout.tokens, *rollout.log_probs])).hexdigest() != event.digest:
@@ -141,6 +143,20 @@ class Tokens(Check):
                 wrong = f"its weight versions do not cover tokens {start} to {end}, which are trained on"
                 self.find(wrong, "the weights of these tokens are unknown")
                 return
+
+    def _experts(self, event: RolloutCompleted) -> None:
+        """Check that the engine's experts are those of the first tokens."""
+        experts = event.experts
+        if experts is None:
+            return
+        self._data(experts.ids)
+        each, tokens = experts.layers * experts.each, event.prompt_length + event.length
+        if experts.layers < 1 or experts.each < 1 or experts.ids.n % each or experts.ids.n > tokens * each:
+            wrong = (
+                f"its {experts.ids.n} experts are not {experts.each} in each of {experts.layers} layers for up to "
+                f"{tokens} tokens"
+            )
+            self.find(wrong, "the sample cannot be trained on with the engine's experts")
 
 
 def _upto(spans: tuple[WeightSpan, ...], end: int) -> tuple[WeightSpan, ...]:

@@ -19,6 +19,7 @@ from schemas.rollouts import (
     RolloutProgressed,
     RolloutRequested,
     RolloutSuspended,
+    RoutedExperts,
     StopReason,
     WeightSpan,
 )
@@ -78,6 +79,7 @@ class Trajectory:
     )
     teacher_log_probs: Annotated[Array | None, doc("float32 [response], from the reward")] = None
     credit: Annotated[Array | None, doc("float32 [response], factor of each token's advantage; None: 1")] = None
+    experts: Annotated[RoutedExperts | None, doc("of the engine's routers; None: unknown")] = None
     _tokens: _Growing = field(default_factory=lambda: _Growing(_NO_TOKENS), repr=False)
     _log_probs: _Growing = field(default_factory=lambda: _Growing(_NO_LOG_PROBS), repr=False)
 
@@ -120,7 +122,7 @@ class Trajectory:
         self.reused = event.origin is not None
         if event.loss_mask is not None:
             self.loss_mask = fetch(event.loss_mask)
-        self.credit = event.credit
+        self.credit, self.experts = event.credit, event.experts
         if event.prompt is not None:
             self.requested_prompt, self.prompt, self.prompt_text = self.prompt, event.prompt, event.prompt_text
 

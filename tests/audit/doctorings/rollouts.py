@@ -107,6 +107,12 @@ def mask(*masked: int, n: int = 24, size: int | None = None) -> dict[str, Any]:
     return {"dtype": "int8", "n": n, "data": data}
 
 
+def experts(n: int, layers: int = 2, *, size: int | None = None) -> dict[str, Any]:
+    """The field of experts, two in each layer."""
+    ids = {"dtype": "uint8", "n": n, "data": bytes(n if size is None else size)}
+    return {"ids": ids, "layers": layers, "each": 2}
+
+
 def other_byte(data: bytes) -> bytes:
     return bytes([data[0] ^ 1, *data[1:]])
 
@@ -143,6 +149,11 @@ TOKENS = (
     row("a mask that is too short", change(DONE, loss_mask=mask(n=23)), names=(23, 24)),
     row("a mask", change(DONE, loss_mask=mask(3)), ()),
     row("a mask without its bytes", change(DONE, loss_mask=mask(size=23)), names=(24, 23)),
+    row("experts", change(DONE, experts=experts(100)), ()),
+    row("experts of half a token", change(DONE, experts=experts(98)), names=(98, 2, 2)),
+    row("experts of a further token", change(DONE, experts=experts(108)), names=(108, 26)),
+    row("experts of no layer", change(DONE, experts=experts(100, 0)), names=(100, 0)),
+    row("experts without their bytes", change(DONE, experts=experts(100, size=99)), names=(100, 99)),
     row("trained tokens of no version", change(DONE, spans=[[0, 16, 0]]), names=(16, 24)),
     row("masked tokens of no version", change(DONE, spans=[[0, 16, 0]], loss_mask=mask(*range(16, 24))), ()),
     row("one of them not masked", change(DONE, spans=[[0, 16, 0]], loss_mask=mask(*range(17, 24))), names=(16, 24)),
