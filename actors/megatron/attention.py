@@ -29,7 +29,7 @@ from actors.megatron.attention_kernel import (
     kernel_for,
     varlen_attention,
 )
-from actors.megatron.routes import Routing
+from actors.megatron.router_choices import Routing
 from actors.megatron.voters import Voters
 from actors.step.log_probs import Layer
 from schemas.doc import doc
@@ -107,6 +107,11 @@ class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's clas
     def of_all_targets(self, values: Tensor) -> Tensor:
         """Return the values of all targets, [rows] -> [targets]."""
         return values
+
+    def of_own_tokens(self, values: Tensor, fill: int) -> Tensor:
+        """Return the values of this rank's tokens, [tokens, ...] -> [this rank's tokens, ...]; `fill` for padding."""
+        missing = int(self.cu_seqlens_q[-1]) - len(values)
+        return torch.cat([values, values.new_full((missing, *values.shape[1:]), fill)]) if missing else values
 
     def of_all_tokens(self, values: Tensor) -> Tensor:
         """Return the values of all tokens, [this rank's tokens, ...] -> [tokens, ...]."""

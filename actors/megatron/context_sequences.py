@@ -176,6 +176,12 @@ class ContextSequences(PackedSequences):
         assert self.own is not None
         return _joined(values[: len(self.own)], self.own, self.targets, self.context)
 
+    def of_own_tokens(self, values: Tensor, fill: int) -> Tensor:
+        """See `PackedSequences`."""
+        assert self.token_of is not None
+        padded = torch.cat([values, values.new_full((1, *values.shape[1:]), fill)])
+        return padded.index_select(0, self.token_of.to(values.device))
+
     def of_all_tokens(self, values: Tensor) -> Tensor:
         """Join the values of all ranks' tokens, [this rank's tokens, ...] -> [tokens, ...]; collective."""
         assert self.token_of is not None

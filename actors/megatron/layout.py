@@ -248,6 +248,11 @@ def _layers(value: object, flag: str) -> int | None:
     return value
 
 
+def replays_routing(settings: TrainerSettings) -> bool:
+    """Return whether passes of a step use experts that were chosen before."""
+    return settings.use_routing_replay or settings.use_rollout_routing_replay
+
+
 def check_routing(settings: TrainerSettings, architecture: Architecture) -> None:
     """Raise ImpossibleCombination if the layout allows no replay of the routing, or no balance of experts."""
     layout = Layout.of(settings)
@@ -260,16 +265,20 @@ def check_routing(settings: TrainerSettings, architecture: Architecture) -> None
             f"{balances[0].replace('_', '-')} with pipeline-model-parallel-size {layout.pipeline} does not go with "
             "recompute-modules moe: use recompute-granularity full, or leave moe out"
         )
-    if not settings.use_routing_replay:
+    if not replays_routing(settings):
         return
+    flag = "use-rollout-routing-replay" if settings.use_rollout_routing_replay else "use-routing-replay"
     if architecture.experts is None:
-        raise ImpossibleCombination(f"use-routing-replay: {architecture.model_class} has no experts")
-    if layout != Layout():
-        raise ImpossibleCombination(
-            "use-routing-replay runs with data parallel ranks alone: set each other number of parallel ranks to 1"
-        )
+        raise ImpossibleCombination(f"{flag}: {architecture.model_class} has no experts")
     if settings.megatron.get("moe_router_fusion"):
-        raise ImpossibleCombination("use-routing-replay needs a router of Megatron's: leave out moe-router-fusion")
+        raise ImpossibleCombination(f"{flag} needs a router of Megatron's: leave out moe-router-fusion")
+    if (parts := layout.virtual_stages(architecture.num_layers)) > 1:
+        # A rank holds the experts of its layers by sample: those of one stage would replace those of another.
+        virtual = VIRTUAL["virtual_pipeline_model_parallel_size" if layout.virtual_layers is None else VIRTUAL_LAYERS]
+        raise ImpossibleCombination(
+            f"{flag} needs a single virtual stage on each rank of pipeline-model-parallel-size {layout.pipeline}, and "
+            f"there are {parts}: leave out --{virtual}"
+        )
 
 
 def _ranks(value: object, name: str, default: int) -> int:

@@ -12,7 +12,6 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 from megatron.core.transformer.module import Float16Module
-from megatron.core.transformer.moe.router_replay import RouterReplay
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch import Tensor
 
@@ -26,10 +25,10 @@ from actors.megatron.families.norm import use_own_norm
 from actors.megatron.fusions import FusedKernels, fusions
 from actors.megatron.grouped_experts import use_grouped_experts
 from actors.megatron.layers import block_spec
-from actors.megatron.layout import Layout, check_routing
+from actors.megatron.layout import Layout, check_routing, replays_routing
 from actors.megatron.own_model import EXPECTED, Building, check_parameters, own_model
 from actors.megatron.router import use_own_router
-from actors.megatron.routes import leave_alone, routers_of
+from actors.megatron.router_choices import RouterChoices, choices_of, leave_alone, place_choices
 from actors.megatron.virtual_stages import VirtualStages, interleaved_config
 from actors.megatron.weights import model_rules, named_parameters
 from schemas.errors import InvalidValue
@@ -43,8 +42,8 @@ class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not ty
     """GPTModel that computes logits only for the rows of `PackedSequences.rows`, and supports prefix trees."""
 
     @cached_property
-    def _routers(self) -> list[RouterReplay]:
-        return routers_of(self)
+    def _routers(self) -> list[RouterChoices]:
+        return choices_of(self)
 
     def _preprocess(self, *args: object, packed_seq_params: PackedSequences, **kwargs: object) -> tuple[Any, ...]:
         routing = packed_seq_params.routing
@@ -118,7 +117,7 @@ def transformer_config(
         **{name: getattr(architecture, name) for name in SAME_NAMES},
         **expert_config(architecture, flags),
         **latent_config(architecture),
-        "moe_enable_routing_replay": settings.use_routing_replay,
+        "moe_enable_routing_replay": replays_routing(settings),
         "layernorm_epsilon": architecture.norm_epsilon,
         "normalization": "RMSNorm",
         "gated_linear_unit": True,
@@ -190,6 +189,8 @@ def _build_stage(
             model.take_whole_rows()
         give_ends_to_kernels(model)
         use_own_router(model)
+        if config.moe_enable_routing_replay:
+            place_choices(model)
         if getattr(config, "runs_groups", False):
             use_grouped_experts(model, config, device)
         model = model.to(device)

@@ -20,6 +20,7 @@ from actors.megatron.flags import sort_flags
 from actors.megatron.formats.registry import check_beginning
 from actors.megatron.frozen import freeze
 from actors.megatron.frozen_model import Residences, load_frozen
+from actors.megatron.layout import replays_routing
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.optimizer import (
     build_optimizer,
@@ -136,8 +137,10 @@ class TrainerRank(Backend):
             critic = build_critic(architecture, self._config, settings, self._flags, place)
         trained, functions = (model, optimizer, scheduler), self._functions
         routes = None
-        if settings.use_routing_replay and architecture.experts is not None:
-            routes = Routes(architecture.experts.count)
+        if replays_routing(settings) and architecture.experts is not None:
+            routes = Routes(
+                architecture.experts, architecture.num_layers, of_engines=settings.use_rollout_routing_replay
+            )
         losses, balance = BalanceLosses.of(self._flags.transformer), None
         if losses and architecture.experts is not None:
             balance = Balance(policy, losses, architecture)

@@ -24,7 +24,8 @@ from actors.megatron.families.architecture import Architecture
 from actors.megatron.forward import Packed, pack, pack_sequences, response_log_probs
 from actors.megatron.frozen_model import FrozenModel
 from actors.megatron.layout import Layout
-from actors.megatron.routes import Routes
+from actors.megatron.router_choices import Routing
+from actors.megatron.routes import Routes, Tokens
 from actors.megatron.trained import Critic, Trained, schedule_of
 from actors.megatron.tree_batch import pack_tree
 from actors.megatron.virtual_stages import passes_multiple
@@ -42,6 +43,7 @@ from slime_events.core.machine.gpus import look, this_machine
 from slime_events.core.run.process_environment import listen_on_loopback, set_for_cuda
 from slime_events.core.training.datums import Datum
 from slime_events.core.training.train_batch import StoredVersion, TrainSample
+from slime_events.loop.training.past_versions import OLD_ACTOR
 from slime_events.plugins.trainer_points import BEFORE_LOG_PROB, TrainerFunctions
 
 
@@ -150,7 +152,9 @@ class FrozenPolicy:
         trainee = self.trainee
         with trainee.frozen[self.name].residence.present(trainee.model) as model:
             trainee.functions.notify(BEFORE_LOG_PROB, [model], PREFIXES[self.name])
-            return trainee.scores_of(model, samples, indices, temperature)
+            routes = trainee.routes if self.name == OLD_ACTOR else None
+            routing = routes.scoring if routes is not None and routes.of_engines else None
+            return trainee.scores_of(model, samples, indices, temperature, routing=routing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +178,10 @@ class Trainee(Trained):
     @property
     def replays_routing(self) -> bool:
         return self.routes is not None
+
+    def engine_routed(self, samples: Sequence[TrainSample]) -> float | None:
+        routes = self.routes
+        return routes.engine_share(samples) if routes is not None and routes.of_engines else None
 
     @property
     def uses_every_sample(self) -> bool:
@@ -243,8 +251,12 @@ class Trainee(Trained):
         """Pack samples to a micro batch on this rank's device. Routers use the recorded experts, if there are any."""
         packed = self._packed(samples, indices)
         if self.routes is not None:
-            packed.packed.routing = self.routes.replay([samples[index] for index in indices])
+            packed.packed.routing = self.routes.training(self._tokens(samples, indices, packed))
         return packed
+
+    def _tokens(self, samples: Sequence[TrainSample], indices: Sequence[int], packed: Packed) -> Tokens:
+        parts = self.place.tensor if self.model.config.sequence_parallel else None
+        return Tokens([samples[index] for index in indices], packed.packed, parts)
 
     def _packed(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> Packed:
         chosen, device = [samples[index] for index in indices], self.place.device
@@ -293,7 +305,8 @@ class Trainee(Trained):
         entropies: OfSamples | None = None,
     ) -> OfSamples:
         self.functions.notify(BEFORE_LOG_PROB, [self.model], "")
-        return self.scores_of(self.model, samples, indices, temperature, entropies, self.routes)
+        routing = None if self.routes is None else self.routes.recording
+        return self.scores_of(self.model, samples, indices, temperature, entropies, routing)
 
     def scores_of(
         self,
@@ -302,17 +315,17 @@ class Trainee(Trained):
         indices: Sequence[int],
         temperature: float,
         entropies: OfSamples | None = None,
-        routes: Routes | None = None,
+        routing: Callable[[Tokens], Routing] | None = None,
     ) -> OfSamples:
         """Return the log-probs of each response by index under a model of this trainer; see `score`.
 
-        routes: filled with the experts of the samples.
+        routing: of the tokens of a micro batch; None: routers choose.
         """
 
         def forward(members: list[int]) -> Outputs:
             packed = self._packed(samples, members)
-            if routes is not None:
-                packed.packed.routing = routes.recording([samples[index] for index in members])
+            if routing is not None:
+                packed.packed.routing = routing(self._tokens(samples, members, packed))
             return self.outputs_of(model, packed, temperature)
 
         def on_host(outputs: Outputs, members: list[int]) -> tuple[None, tuple[list[Tensor], list[Tensor]]]:

@@ -121,6 +121,10 @@ class Policy(Trained, Protocol):
         """Whether `score` records the experts of each token, which later passes of the step use again."""
         ...
 
+    def engine_routed(self, samples: Sequence[TrainSample]) -> float | None:
+        """Return the share of the samples' tokens with experts of the engine; None if these are not used."""
+        ...
+
     @property
     def uses_every_sample(self) -> bool:
         """Whether samples whose loss is 0 change the weights too, by losses of the backend."""

@@ -68,6 +68,8 @@ class RolloutStep:
             "tokens": sum(samples[index].total_length for index in plan.kept),
             "trained_tokens": sum(self.context.columns.trained_tokens[index] for index in plan.kept),
         }
+        if (share := self.context.policy.engine_routed([samples[index] for index in plan.kept])) is not None:
+            totals["engine_routed_share"] = share
         if self._off_policy is not None:
             totals["recalled_share"] = sum(samples[index].reused for index in plan.kept) / len(plan.kept)
             totals |= self._off_policy.figures(self.context.policy.place.data)

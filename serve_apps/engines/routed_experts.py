@@ -37,7 +37,7 @@ ONE_BYTE = 256
 
 @dataclass(frozen=True, slots=True)
 class ExpertShape:
-    """What a model's routers choose."""
+    """Sizes of the choices of a model's routers."""
 
     layers: Annotated[int, doc("Layers of the model, also those without experts.")]
     each: Annotated[int, doc("Experts per token and layer.")]
@@ -77,7 +77,7 @@ class ExpertShape:
         row = self.layers * self.each
         if len(data) % (4 * row):
             raise EngineError(
-                f"the engine reported {len(data)} bytes of experts, which are no rows of {self.layers} layers with "
+                f"the engine reported {len(data)} bytes of experts, but a token has {self.layers} layers with "
                 f"{self.each} numbers of 4 bytes"
             )
         ids = np.frombuffer(data, "<i4")[: tokens * row]

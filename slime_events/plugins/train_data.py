@@ -30,7 +30,7 @@ FIXED: dict[str, tuple[Callable[[Sample], Any], str]] = {
 REFUSED = {
     "multimodal_inputs": _IMAGES,
     "multimodal_train_inputs": _IMAGES,
-    "rollout_routed_experts": "expert routing is not replayed in the trainer",
+    "rollout_routed_experts": "the trainer reads them from the rollouts (--use-rollout-routing-replay)",
     "dynamic_global_batch_size": _BATCHES,
     "global_batch_sizes": _BATCHES,
 }

@@ -45,6 +45,9 @@ class PlainPolicy:
     def frozen_model(self, name: str) -> None:
         return None
 
+    def engine_routed(self, samples: Sequence[TrainSample]) -> None:
+        return None
+
     def deal(self, samples: Sequence[Any], indices: Sequence[int]) -> list[list[int]]:
         return [list(indices[begin : begin + 2]) for begin in range(0, len(indices), 2)]
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from slime_events.core.config.algorithm import AlgorithmSettings, TeacherType
 from slime_events.core.config.data import OUTSIDE, DataSettings
-from slime_events.core.config.engine import Device
+from slime_events.core.config.engine import Device, EngineSettings
 from slime_events.core.config.evaluation import EvalSettings
 from slime_events.core.config.rollout import RolloutSettings, staleness_bound
 from slime_events.core.config.settings import TrainSettings
@@ -135,11 +135,18 @@ def derive(
         algorithm=algorithm,
         rollout=rollout,
         evaluation=evaluation,
-        engine=replace(settings.engine, hf_checkpoint=settings.engine.hf_checkpoint or checkpoint),
+        engine=_engine(settings, checkpoint),
         trainer=_saves(_schedule(_batches(trainer, rollout), rollout), rollout, set_by_flag),
         reward=replace(reward, eval_reward_key=reward.eval_reward_key or reward.reward_key),
     )
     return derived, tuple(notes)
+
+
+def _engine(settings: TrainSettings, checkpoint: str) -> EngineSettings:
+    """Let engines serve the trainer's checkpoint, and report the experts of each token if the trainer uses these."""
+    engine = settings.engine
+    reports = {"enable_return_routed_experts": True} if settings.trainer.use_rollout_routing_replay else {}
+    return replace(engine, hf_checkpoint=engine.hf_checkpoint or checkpoint, sglang={**engine.sglang, **reports})
 
 
 DRIVEN_STEPS, DRIVEN_WAIT_S = 1_000_000, 1e9

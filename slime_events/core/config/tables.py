@@ -133,7 +133,6 @@ _NOT_YET = {
     "the optimizer keeps its moments in memory; --reset-optimizer-states resets them at each rollout step": (
         "--use-stateless-adam"
     ),
-    "it needs the engine's expert routing in the rollout events": "--use-rollout-routing-replay",
     "it replays dumps beside engines that make no rollouts, to measure their memory, and engines here make "
     "all rollouts "
     "that are requested: --load-debug-rollout-data replays the same files without engines": (

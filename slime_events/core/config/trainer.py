@@ -188,8 +188,16 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
         bool,
         doc(
             "all updates of a rollout step use the experts that the routers chose for each token before the first "
-            "update; for mixtures of experts with data parallel ranks alone",
+            "update; for mixtures of experts",
             excludes("tree_packing", why="samples that share a prefix share its experts"),
+        ),
+    ] = False
+    use_rollout_routing_replay: Annotated[
+        bool,
+        doc(
+            "use-routing-replay with the experts that the engine's routers chose, which the log then has",
+            excludes("tree_packing", why="samples that share a prefix share its experts"),
+            excludes("tinker", "rollout_function_path", "agents", why="their samples have no experts of the engine"),
         ),
     ] = False
     balance_data: Annotated[bool, doc("balance tokens over data parallel ranks")] = False

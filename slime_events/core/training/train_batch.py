@@ -50,6 +50,11 @@ class TrainSample:
         npt.NDArray[np.float32] | None, doc("float32 [response], factor of each token's advantage; None: 1")
     ] = None
 
+    experts: Annotated[
+        npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | None,
+        doc("[tokens, layers, each], chosen by the engine's routers for the first tokens; None: unknown"),
+    ] = None
+
     @property
     def total_length(self) -> int:
         """Tokens of prompt and response."""

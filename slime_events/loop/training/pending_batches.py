@@ -57,6 +57,7 @@ def build_batch(
                 reused=trajectory.reused,
                 kept=tuple(trajectory.kept),
                 spans=trajectory.spans,
+                experts=engine_experts(trajectory, fetch),
                 credit=credit.of(sample, trajectory.credit, fetch),
                 teacher_log_probs=taught.get(
                     sample, None if (own := trajectory.teacher_log_probs) is None else fetch(own)
@@ -85,6 +86,20 @@ def engine_log_probs(trajectory: Trajectory) -> npt.NDArray[np.float32]:
     for span in trajectory.spans:
         unknown[span.start : span.end] = False
     return np.where(unknown, np.float32(np.nan), trajectory.log_probs)
+
+
+def engine_experts(trajectory: Trajectory, fetch: Fetch) -> npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | None:
+    """Return [tokens, layers, each]; None if the log does not have them. Raises StorageError if they have no shape."""
+    experts = trajectory.experts
+    if experts is None:
+        return None
+    if experts.layers < 1 or experts.each < 1 or experts.ids.n % (experts.layers * experts.each):
+        raise StorageError(
+            f"rollout {trajectory.sample} has {experts.ids.n} experts, which are not {experts.each} in each of "
+            f"{experts.layers} layers"
+        )
+    ids: npt.NDArray[np.uint8] | npt.NDArray[np.uint16] = fetch(experts.ids)
+    return ids.reshape(-1, experts.layers, experts.each)
 
 
 class PendingBatches:
