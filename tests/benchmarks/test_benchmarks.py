@@ -15,6 +15,7 @@ from benchmarks.critical_path import Work, covered, merge, step_times
 from benchmarks.figure import Better, Figure, Row
 from benchmarks.length_bias import fastest_of_each_draw, ks_distance
 from benchmarks.long_tail import length_of
+from benchmarks.pipeline import bubble
 from benchmarks.processes import Watch, proportional_bytes
 from benchmarks.registry import LONG, NAMES, chosen
 from benchmarks.table import HEAD, cells, markdown, text
@@ -89,6 +90,26 @@ def test_the_distance_of_two_distributions() -> None:
     assert ks_distance([1, 2, 3], [3, 2, 1]) == 0
     assert ks_distance([1, 2], [3, 4]) == 1
     assert ks_distance([1, 2, 3, 4], [1, 2]) == 0.5
+
+
+def _one_forward_one_backward(first: int, count: int) -> list[tuple[bool, int]]:
+    order = [(True, number) for number in range(first)]
+    for number in range(count - first):
+        order += [(True, first + number), (False, number)]
+    return order + [(False, number) for number in range(count - first, count)]
+
+
+def test_the_bubble_is_the_idle_share_of_the_stages() -> None:
+    for count in (2, 4, 9):
+        order = [_one_forward_one_backward(1, count), _one_forward_one_backward(0, count)]
+        equal = [[1.0 if is_forward else 2.0 for is_forward, _ in passes] for passes in order]
+        assert bubble(order, equal) == pytest.approx(1 / (count + 1))
+        slow = [[3 * seconds for seconds in equal[0]], equal[1]]
+        assert bubble(order, slow) > 0.3, "the second stage waits for the first one"
+        waiting = [_one_forward_one_backward(0, count)] * 2
+        assert bubble(waiting, equal) == pytest.approx(0.5), "each micro batch alone"
+    with pytest.raises(AssertionError, match="does not come"):
+        bubble([[(False, 0), (True, 0)], [(True, 0), (False, 0)]], [[1.0, 1.0]] * 2)
 
 
 def test_a_flood_comes_and_goes() -> None:
