@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
@@ -20,10 +20,19 @@ from torch.distributed.checkpoint.api import CheckpointException
 from actors.megatron.checkpoint_writer import InProcessWriter
 from actors.megatron.cpu import stand_in
 from actors.megatron.optimizer import follow_weights
-from actors.megatron.sharded_state import is_sharded, load_sharded_state, parts_of, shard_views, sharded_state
+from actors.megatron.sharded_state import (
+    agree_on_steps,
+    is_sharded,
+    load_sharded_state,
+    parts_of,
+    shard_views,
+    sharded_state,
+)
 from actors.megatron.trained import Critic
 from actors.megatron.trainee import Trainee
-from actors.step.place import Axis
+from actors.megatron.weights import is_expert, named_parameters
+from actors.step.place import Axis, Place
+from schemas.doc import doc
 from schemas.errors import CheckpointMismatch, TrainerError
 from schemas.text import raised_text
 from slime_events.core.config.trainer import TrainerSettings
@@ -33,6 +42,20 @@ from storage.weights.folder_formats import MARK, FolderFormat, format_of
 
 CRITIC = "critic"
 """Folder of the critic in a checkpoint."""
+
+
+class Keys(NamedTuple):
+    """The tensors that a checkpoint is divided into. The optimizer's state must have all elements of a tensor."""
+
+    by_layer: Annotated[bool, doc("Each layer has its own tensors; if off, all layers form one tensor.")] = False
+    by_expert: Annotated[bool, doc("As by_layer, for the optimizer's state of a layer's experts.")] = False
+
+    @classmethod
+    def of(cls, trainee: Trainee) -> Self:
+        """Return the keys for the parameters that the ranks together train. Collective."""
+        trained = {(is_expert(name), parameter.requires_grad) for name, parameter in named_parameters(trainee.model)}
+        whole = set().union(*trainee.place.of_each_rank(trained))
+        return cls(any(not learns for _, learns in whole), {(True, False), (True, True)} <= whole)
 
 
 def is_checkpoint(folder: str | Path) -> bool:
@@ -70,19 +93,19 @@ class PendingCheckpoint:
             shutil.rmtree(partial, ignore_errors=True)
             (partial / CRITIC if trainee.critic else partial).mkdir(parents=True)
         dist.barrier()
-        by_layer, replicas = _is_partly_frozen(trainee), trainee.place.group(Axis.REPLICAS)
+        keys = Keys.of(trainee)
         self._mark = {
             "format": 2,  # in format 1, digests of several ranks were per rank
             "optimizer_steps": trainee.scheduler.num_steps,
             "tensor_model_parallel_size": trainee.place.tensor.size(),
             "data_parallel_size": trainee.place.data.size(),
             "expert_model_parallel_size": trainee.place.size(Axis.EXPERT),
-            "by_layer": by_layer,
+            **keys._asdict(),
         }
-        self._parts = {partial: _request(trainee, partial, replicas, by_layer=by_layer, copied=copied)}
+        self._parts = {partial: _request(trainee, partial, trainee.place, keys, copied=copied)}
         if trainee.critic is not None:
             folder = partial / CRITIC
-            self._parts[folder] = _request(trainee.critic, folder, replicas, by_layer=False, copied=copied)
+            self._parts[folder] = _request(trainee.critic, folder, trainee.place, Keys(), copied=copied)
 
     def write_in_background(self) -> None:
         """Call `write` in a daemon thread."""
@@ -156,14 +179,14 @@ def load(trainee: Trainee, folder: str | Path, *, optimizer: bool = True, with_c
     not a complete checkpoint or belongs to another model.
     """
     mark = _mark(folder)
-    by_layer, experts = mark.get("by_layer", False), mark.get("expert_model_parallel_size", 1)
-    own = trainee.place.size(Axis.EXPERT)
+    keys = Keys(**{name: mark.get(name, False) for name in Keys._fields})
+    experts, own = mark.get("expert_model_parallel_size", 1), trainee.place.size(Axis.EXPERT)
     if optimizer and experts != own:
         raise CheckpointMismatch(
             f"{folder} holds the optimizer's state of experts with expert-model-parallel-size {experts}, but this run "
             f"has {own}: continue with {experts}, or load the weights alone (--no-load-optim)"
         )
-    _load(trainee, Path(folder), trainee.settings, optimizer=optimizer, by_layer=by_layer)
+    _load(trainee, Path(folder), trainee.settings, keys, optimizer=optimizer)
     if with_critic and trainee.critic is not None and (Path(folder) / CRITIC).is_dir():
         load_critic(trainee, folder, optimizer=optimizer)
 
@@ -174,7 +197,7 @@ def load_critic(trainee: Trainee, folder: str | Path, *, optimizer: bool) -> Non
     if not (Path(folder) / CRITIC).is_dir():
         raise CheckpointMismatch(f"{folder} holds no critic: give --critic-load a checkpoint of a run that had one")
     if trainee.critic is not None:
-        _load(trainee.critic, Path(folder) / CRITIC, trainee.settings, optimizer=optimizer, by_layer=False)
+        _load(trainee.critic, Path(folder) / CRITIC, trainee.settings, Keys(), optimizer=optimizer)
 
 
 def _mark(folder: str | Path) -> dict[str, Any]:
@@ -191,20 +214,19 @@ def _mark(folder: str | Path) -> dict[str, Any]:
     return mark
 
 
-def _request(
-    part: Trainee | Critic, folder: Path, replicas: dist.ProcessGroup, *, by_layer: bool, copied: bool
-) -> AsyncRequest:
-    """Plan the write of a model. replicas: ranks with the same state, each of which writes a share."""
+def _request(part: Trainee | Critic, folder: Path, place: Place, keys: Keys, *, copied: bool) -> AsyncRequest:
+    """Plan the write of a model. Ranks with the same state write a share each."""
     with stand_in():
-        state = _state(part, loading=False, by_layer=by_layer)
-        writer = FullyParallelSaveStrategyWrapper(InProcessWriter(copied=copied), replicas)
+        state = _state(part, keys, loading=False)
+        agree_on_steps(state["optimizer"], part.optimizer, place)
+        writer = FullyParallelSaveStrategyWrapper(InProcessWriter(copied=copied), place.group(Axis.REPLICAS))
         return dist_checkpointing.save(state, str(folder), sharded_strategy=writer, async_sharded_save=True)
 
 
-def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings, *, optimizer: bool, by_layer: bool) -> None:
+def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings, keys: Keys, *, optimizer: bool) -> None:
     with stand_in():
         try:
-            target = _state(part, loading=True, by_layer=by_layer)
+            target = _state(part, keys, loading=True)
             views = shard_views(target["optimizer"])
             state = dist_checkpointing.load(target if optimizer else {"model": target["model"]}, str(folder))
         except CheckpointException as error:  # torch's, with the errors of several ranks
@@ -238,24 +260,18 @@ def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings, *, op
     part.scheduler.step(state["scheduler"]["num_steps"])
 
 
-def _is_partly_frozen(trainee: Trainee) -> bool:
-    return not all(parameter.requires_grad for parameter in trainee.model.parameters())
-
-
-def _state(part: Trainee | Critic, *, loading: bool, by_layer: bool) -> dict[str, Any]:
-    """Return the sharded state of a model.
-
-    by_layer: name each layer's tensors separately. If off, all layers form one tensor, for which the optimizer's state
-    must have every layer.
-    """
+def _state(part: Trainee | Critic, keys: Keys, *, loading: bool) -> dict[str, Any]:
+    """Return the sharded state of a model."""
     # Megatron adds this run's process groups to the metadata.
     metadata = {
         "chained_optim_avoid_prefix": True,
-        "non_homogeneous_layers": by_layer,
+        "non_homogeneous_layers": keys.by_layer,
     }
-    model = part.model.module.sharded_state_dict(metadata=metadata)
+    model = tensors = part.model.module.sharded_state_dict(metadata=metadata)
+    if keys.by_expert:
+        tensors = part.model.module.sharded_state_dict(metadata=metadata | {"singleton_local_shards": True})
     if is_sharded(part.optimizer):
-        optimizer = sharded_state(part.optimizer, model)
+        optimizer = sharded_state(part.optimizer, tensors)
     else:
-        optimizer = part.optimizer.sharded_state_dict(model, is_loading=loading, metadata=metadata)
+        optimizer = part.optimizer.sharded_state_dict(tensors, is_loading=loading, metadata=metadata)
     return {"model": model, "optimizer": optimizer, "scheduler": part.scheduler.state_dict()}

@@ -67,6 +67,8 @@ def build_optimizer(
     }
     with stand_in():
         optimizer = get_megatron_optimizer(OptimizerConfig(**{**flags.optimizer, **own}), [model])
+        # Experts on several ranks have a part of their own. A part has no optimizer if no rank trains its parameters.
+        optimizer = ChainedOptimizer([part for part in optimizer.chained_optimizers if not part.is_stub_optimizer])
         for part in optimizer.chained_optimizers:
             if on_cpu() or isinstance(part.optimizer, TORCH_OWN):
                 for group in part.optimizer.param_groups:

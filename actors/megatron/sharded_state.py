@@ -9,7 +9,7 @@ can therefore read a checkpoint, with or without the distributed optimizer.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import torch
 from megatron.core.dist_checkpointing import ShardedTensor
@@ -19,6 +19,7 @@ from megatron.core.optimizer import ChainedOptimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from torch import Tensor
 
+from actors.step.place import Place
 from schemas.doc import doc
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
@@ -81,16 +82,47 @@ def shards(optimizer: ChainedOptimizer) -> Iterator[Shard]:
                     yield Shard(parameter, numbers[index, group], start, main.detach(), part.optimizer.state[main])
 
 
+class StepCounts(NamedTuple):
+    """Numbers of Adam's steps on a rank; 0 if it has not counted any."""
+
+    of_groups: Annotated[int, doc("Transformer Engine counts per parameter group, if the rank trains one of its.")]
+    of_parameters: Annotated[int, doc("torch counts per parameter.")]
+
+    @classmethod
+    def of(cls, optimizer: ChainedOptimizer) -> Self:
+        """Return this rank's counts, which are the same for all groups or parameters."""
+        inner = [part.optimizer for part in optimizer.chained_optimizers]
+        of_groups = [group["step"] for part in inner for group in part.param_groups if "step" in group]
+        of_parameters = [state["step"] for part in inner for state in part.state.values() if "step" in state]
+        return cls(int(next(iter(of_groups), 0)), int(next(iter(of_parameters), 0)))
+
+
 def step_count(optimizer: ChainedOptimizer) -> int:
-    """Return the number of Adam's steps, which torch counts per parameter and Transformer Engine per group."""
-    inner = [part.optimizer for part in optimizer.chained_optimizers]
-    of_groups = [group["step"] for part in inner for group in part.param_groups if "step" in group]
-    of_parameters = [state["step"] for part in inner for state in part.state.values() if "step" in state]
-    return int(next(iter((*of_groups, *of_parameters)), 0))
+    """Return the number of Adam's steps on this rank; 0 if it trains no parameter."""
+    return max(StepCounts.of(optimizer))
+
+
+def agree_on_steps(state: Mapping[Any, Any], optimizer: ChainedOptimizer, place: Place) -> None:
+    """Put the number of Adam's steps into the entries of a state that every rank reads.
+
+    Rank 0 writes them, and may have no trained parameter, and so no count. Collective.
+    """
+    counts = place.of_each_rank(StepCounts.of(optimizer))
+    of_groups, of_parameters = (max(of_ranks) for of_ranks in zip(*counts, strict=True))
+    if is_sharded(optimizer):  # its groups have no count in a checkpoint
+        of_groups, of_parameters = 0, max(of_groups, of_parameters)
+    for entries in parts_of(state, optimizer):
+        inner = entries.get("optimizer", entries)
+        if of_parameters:
+            inner["state"]["common_step"] = torch.tensor(float(of_parameters))
+        for group in inner["param_groups"] if of_groups else ():
+            group["step"] = of_groups
 
 
 def sharded_state(optimizer: ChainedOptimizer, model_state: Mapping[str, Any]) -> dict[Any, Any]:
     """Return the state that this rank writes to, or reads from, a checkpoint; reading fills it in place.
+
+    `agree_on_steps` adds the number of steps to a state that is written.
 
     model_state: Megatron's sharded state of the model, which gives names and offsets.
     """
@@ -102,7 +134,6 @@ def sharded_state(optimizer: ChainedOptimizer, model_state: Mapping[str, Any]) -
         for index, shard in enumerate(shards(optimizer))
         for name, flat in shard.tensors.items()
     }
-    step = step_count(optimizer)
     # Every rank reads these entries, at the same keys as those of an undivided optimizer.
     common: list[dict[Any, Any]] = []
     for part in optimizer.chained_optimizers:
@@ -110,7 +141,7 @@ def sharded_state(optimizer: ChainedOptimizer, model_state: Mapping[str, Any]) -
             {name: value for name, value in group.items() if name not in ("params", "step")}
             for group in part.optimizer.param_groups
         ]
-        state = {"param_groups": groups, "state": {"common_step": torch.tensor(float(step))} if step else {}}
+        state: dict[str, Any] = {"param_groups": groups, "state": {}}
         common.append({"optimizer": state} if config.bf16 or config.fp16 else state)
     entries: dict[Any, Any] = common[0] if len(common) == 1 else dict(enumerate(common))
     return entries | {"blocks": blocks}

@@ -66,6 +66,11 @@ def is_tied_copy(parameter: torch.nn.Parameter) -> bool:
     return bool(getattr(parameter, "shared", False))
 
 
+def is_expert(name: str) -> bool:
+    """Return whether a parameter is one of the experts that a router chooses, by its name in `named_parameters`."""
+    return ".experts.local_experts." in name
+
+
 def named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield `named_parameters`, then the buffers that a checkpoint stores."""
     yield from named_parameters(model)

@@ -8,10 +8,13 @@ EXPERTS = {"megatron": {"expert_model_parallel_size": 2}}
 SHARED = {"megatron": EXPERTS["megatron"] | WHOLE["megatron"]}
 OVERLAPPED = {"megatron": EXPERTS["megatron"] | {"overlap_grad_reduce": True}}
 FIXED = {"use_dynamic_batch_size": False, "max_tokens_per_gpu": None}
+SOME = {"only_train_params_name_list": [r"layers\.0\..*experts\.[01]\.", r"layers\.1\..*experts\.1\..*fc2"]}
+"""Trained parameters of which the second rank has none."""
 TWO = {
     "experts": Case("qwen3_moe", EXPERTS),
-    "shared state": Case("qwen3_moe", SHARED, ["experts"]),
+    "shared state": Case("qwen3_moe", SHARED, ["experts-2"]),
     "two passes and one": Case("qwen3_moe", EXPERTS | FIXED | {"micro_batch_size": 6}),
+    "frozen experts": Case("qwen3_moe", EXPERTS, common=SOME),
     "a pass and none": Case("qwen3_moe", OVERLAPPED | FIXED | {"micro_batch_size": 16}),
 }
 """Layouts of two ranks."""

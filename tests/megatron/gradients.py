@@ -15,9 +15,10 @@ from tests.megatron.plain import log_probs_of
 
 
 def gradients_of(rank: TrainerRank) -> dict[str, Tensor]:
-    """Return the whole gradients of the last optimizer step on rank 0. All ranks call it."""
+    """Return the whole gradients of the trained parameters' last step on rank 0. All ranks call it."""
     trainee = rank.trainee
-    parts = {name: parameter.main_grad.detach() for name, parameter in named_parameters(trainee.model)}
+    trained = [named for named in named_parameters(trainee.model) if named[1].requires_grad]
+    parts = {name: parameter.main_grad.detach() for name, parameter in trained}
     whole = whole_tensors(parts, trainee.architecture, rank.place)
     return {name: tensor.clone() for name, tensor in whole}
 

@@ -6,9 +6,10 @@ import faulthandler
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from safetensors.torch import save_file
@@ -16,20 +17,25 @@ from safetensors.torch import save_file
 from actors.megatron.layout import Layout
 from actors.megatron.memory import rank_memory
 from actors.megatron.rank import TrainerRank
+from schemas.doc import doc
 from slime_events.core.config.algorithm import AlgorithmSettings
 from tests.megatron.gradients import gradients_of
 from tests.megatron.ranks import agree
+from tests.megatron.recomputing import FULL, recomputing
 from tests.megatron.test_commanded_step import pass_of
 from tests.megatron.tiny import make_batch, settings_for
 
 
 @dataclass(frozen=True)
 class Case:
-    """A layout of a model. loads: cases whose checkpoints it loads too."""
+    """A layout of a model."""
 
     model: str
     settings: Mapping[str, Any]
-    loads: Sequence[str] = field(default=())
+    loads: Annotated[
+        Sequence[str], doc("folders of checkpoints that it loads too: `tensor-2` for two ranks' `tensor`")
+    ] = ()
+    common: Annotated[Mapping[str, Any], doc("settings that one rank has too")] = field(default_factory=dict)
 
 
 PIPELINE = {"pipeline_model_parallel_size": 2}
@@ -38,12 +44,21 @@ WHOLE = {"megatron": {"use_distributed_optimizer": True}}
 VIRTUAL = {"virtual_pipeline_model_parallel_size": 2}
 EMPTY_START = {"megatron": VIRTUAL | {"account_for_embedding_in_pipeline_split": True}}
 """Four virtual stages of three layers: the first one has the embedding alone."""
+LATER = {"only_train_params_name_list": [r"layers\.[12]\.", "final_layernorm"]}
+"""Trained parameters of three layers: a first stage with one layer has none."""
+EMBEDDING = ["embedding"]
+PARTS = {"megatron": EMPTY_START["megatron"] | WHOLE["megatron"]}
+RECOMPUTED = {"megatron": LONGER_END["megatron"] | FULL}
 TWO = {
     "glm4": Case("glm4", PIPELINE),
     "qwen3_moe": Case("qwen3_moe", PIPELINE),
     "tensor": Case("qwen3", {"tensor_model_parallel_size": 2}),
-    "qwen3": Case("qwen3", PIPELINE | LONGER_END, ["tensor"]),
-    "virtual": Case("qwen3", PIPELINE | EMPTY_START, ["tensor", "qwen3"]),
+    "qwen3": Case("qwen3", PIPELINE | LONGER_END, ["tensor-2"]),
+    "virtual": Case("qwen3", PIPELINE | EMPTY_START, ["tensor-2", "qwen3-2"]),
+    "frozen stage": Case("qwen3", PIPELINE | LONGER_END, common=LATER),
+    "frozen virtual stage": Case("qwen3", PIPELINE | PARTS, ["frozen stage-2"], LATER),
+    "only the embedding": Case("qwen3", PIPELINE | LONGER_END, common={"only_train_params_name_list": EMBEDDING}),
+    "frozen embedding": Case("qwen3", PIPELINE | RECOMPUTED, common={"freeze_params_name_list": EMBEDDING}),
 }
 """Layouts of two ranks."""
 PACKED = {"clip_grad": 0.0, "use_dynamic_batch_size": True, "max_tokens_per_gpu": 60}
@@ -53,8 +68,14 @@ PACKED = {"clip_grad": 0.0, "use_dynamic_batch_size": True, "max_tokens_per_gpu"
 def run(model: Path, out: Path, name: str, case: Case, rank: int, world: int, master: str) -> dict[str, Any]:
     """Train two steps with a checkpoint between them; write gradients and weights of the first step."""
     parallel = case.settings if world > 1 else {}
-    settings = settings_for(model / case.model, **PACKED | parallel)
-    trainer = TrainerRank(settings, AlgorithmSettings(entropy_coef=0.01), rank, world, master)
+    settings = settings_for(model / case.model, **PACKED | dict(case.common) | parallel)
+    with recomputing() if "recompute_granularity" in settings.megatron else nullcontext():
+        return steps(out, name, case, TrainerRank(settings, AlgorithmSettings(entropy_coef=0.01), rank, world, master))
+
+
+def steps(out: Path, name: str, case: Case, trainer: TrainerRank) -> dict[str, Any]:
+    """Do what `run` does with a trainer, and close it."""
+    settings, rank, world = trainer.trainee.settings, trainer.place.rank, trainer.place.world_size
     layout = Layout.of(settings)
     memory = rank_memory(trainer.trainee.architecture, layout, world, stage=rank // (world // layout.pipeline))
     assert memory.parameters == sum(parameter.numel() for parameter in trainer.trainee.model.parameters())
@@ -74,7 +95,7 @@ def run(model: Path, out: Path, name: str, case: Case, rank: int, world: int, ma
     trainer.train(make_batch(1))
     resumed, loaded = digests(trainer), {}
     for other in case.loads:
-        trainer.load_checkpoint(out / f"{other}-{world}")
+        trainer.load_checkpoint(out / other)
         loaded[other] = digests(trainer)
     trainer.reset()
     assert digests(trainer) == begun

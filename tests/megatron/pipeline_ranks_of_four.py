@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.megatron.pipeline_ranks import PIPELINE, VIRTUAL, WHOLE, Case, run_all
+from tests.megatron.pipeline_ranks import LATER, PIPELINE, VIRTUAL, WHOLE, Case, run_all
 from tests.megatron.tiny import FAMILIES, WITH_EXPERTS
 
 
@@ -18,7 +18,10 @@ FOUR = {
 FOUR["four stages"] = Case("tied", {"pipeline_model_parallel_size": 4})
 FOUR["tied"] = Case("tied", PIPELINE | {"tensor_model_parallel_size": 2})
 FOUR["shared state"] = Case("tied", PIPELINE | WHOLE)
-FOUR["virtual"] = Case("tied", PIPELINE | {"megatron": VIRTUAL | WHOLE["megatron"]}, ["tied", "four stages"])
+FOUR["virtual"] = Case("tied", PIPELINE | {"megatron": VIRTUAL | WHOLE["megatron"]}, ["tied-4", "four stages-4"])
+FOUR["frozen stage"] = Case("tied", PIPELINE | {"tensor_model_parallel_size": 2}, common=LATER)
+FOUR["frozen stages"] = Case("tied", {"pipeline_model_parallel_size": 4}, ["frozen stage-4"], LATER)
+FOUR["frozen, shared state"] = Case("tied", PIPELINE | WHOLE, ["frozen stage-4", "frozen stages-4"], LATER)
 
 
 def main() -> None:

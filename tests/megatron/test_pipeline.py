@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from slime_events.core.config.trainer import TrainerSettings
 from tests.megatron.pipeline_ranks import TWO, Case, run
 from tests.megatron.pipeline_ranks_of_four import FOUR
 from tests.megatron.test_families import MOE
-from tests.megatron.tiny import FAMILIES, make_model
+from tests.megatron.tiny import FAMILIES, make_model, settings_for
 from tests.megatron.two_processes import RankPair, run_ranks
 
 
@@ -69,25 +70,34 @@ def test_four_ranks_equal_one(tmp_path: Path) -> None:
 def check(name: str, case: Case, models: Path, out: Path, alone: Path, *, ranks: int) -> None:
     """Compare the results of `ranks` ranks in `out` with those of a single rank, which works in the folder `alone`."""
     every = [json.loads((out / f"rank{rank}.json").read_text())[name] for rank in range(ranks)]
-    together = every[0]
+    together, layout = every[0], Layout.of(settings_for(models, **case.settings))
     assert all(other == together for other in every), "all ranks have the same results"
     assert together["resumed"] == together["end"]
     for other, digests in together["loaded"].items():
-        saved = json.loads((out / "rank0.json").read_text())[other]["saved"]
+        saved = json.loads((out / "rank0.json").read_text())[other.removesuffix(f"-{ranks}")]["saved"]
         assert digests == saved, "no digest depends on the layout"
-    single = run(models, alone, name, Case(case.model, {}), 0, 1, rendezvous_address())
+    # One rank continues from the ranks' checkpoint too, but for that of several ranks of experts.
+    loads = [f"{out / name}-{ranks}"] if layout.expert == 1 else []
+    single = run(models, alone, name, replace(case, settings={}, loads=loads), 0, 1, rendezvous_address())
+    assert all(digests == together["saved"] for digests in single["loaded"].values())
     for step, expected in zip(together["metrics"], single["metrics"], strict=True):
         assert step == pytest.approx(expected, abs=1e-6, rel=1e-5)
     assert together["log_probs"] == pytest.approx(single["log_probs"], abs=1e-4)
     assert together["begun"] == single["begun"]
     ours, theirs = (load_file(path) for path in (out / f"{name}-{ranks}.gradients", alone / f"{name}-1.gradients"))
-    if "use_distributed_optimizer" not in case.settings.get("megatron", {}):  # each rank has a part of the gradients
+    is_whole = "use_distributed_optimizer" not in case.settings.get("megatron", {})
+    if is_whole or layout.tensor * layout.pipeline == ranks:  # if not, each rank has a part of the gradients
         _close(ours, theirs, atol=1e-6, rtol=1e-5)
     # Adam makes a whole step of a gradient that is 0 but for rounding, such as that of a key's bias.
     moved = {tensor: gradient.abs() > 1e-6 for tensor, gradient in theirs.items()}
     folders = (out / f"{name}-{ranks}.weights", alone / f"{name}-1.weights")
-    weights = [{tensor: value[moved[tensor]] for tensor, value in load_file(path).items()} for path in folders]
+    weights = [{tensor: value[moved.get(tensor, ...)] for tensor, value in load_file(path).items()} for path in folders]
     _close(*weights, atol=2e-4, rtol=0.0)
+    begun = load_file(models / case.model / "model.safetensors")
+    for tensor in begun.keys() - theirs.keys():
+        for path in folders:
+            assert torch.equal(load_file(path)[tensor], begun[tensor]), f"{tensor} is frozen"
+    assert bool(case.common) == bool(begun.keys() - theirs.keys())
 
 
 def _close(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor], *, atol: float, rtol: float) -> None:

@@ -24,6 +24,8 @@ from slime_events.algorithms.packing import PackingRule, micro_batches
 from slime_events.core.config.trainer import TrainerSettings
 from storage.digests import weights_digest
 from storage.weights.store import WeightStore
+from tests.megatron.gradients import gradients_of
+from tests.megatron.recomputing import FULL, recomputing
 from tests.megatron.tiny import VOCAB, make_batch
 
 Trainer = Callable[..., Any]
@@ -68,6 +70,20 @@ def test_lists_that_leave_nothing_or_name_nothing_are_refused(
 ) -> None:
     with pytest.raises(InvalidValue, match="params-name-list"), trainer(tiny, **lists):
         pass
+
+
+def test_layers_that_are_recomputed_learn_with_a_frozen_embedding(tiny: Path, trainer: Trainer) -> None:
+    gradients = []
+    for flags in ({}, FULL):
+        with recomputing(), trainer(tiny, freeze_params_name_list=["embedding"], megatron=flags) as rank:
+            assert rank.trainee.model.config.recompute_granularity == flags.get("recompute_granularity")
+            rank.train(make_batch())
+            gradients.append(gradients_of(rank))
+    plain, recomputed = gradients
+    assert plain.keys() == recomputed.keys()
+    assert all(gradient.any() for gradient in recomputed.values())
+    for name, gradient in plain.items():
+        torch.testing.assert_close(recomputed[name], gradient, atol=1e-6, rtol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize("bf16", [False, True])

@@ -115,18 +115,6 @@ def _balance(settings: TrainSettings) -> Iterator[str]:
 def _layout(settings: TrainSettings) -> Iterator[str]:
     trainer, size = settings.trainer, settings.trainer.global_batch_size
     tensor, pipeline = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size
-    for name in ("only_train_params_name_list", "freeze_params_name_list"):
-        if pipeline > 1 and getattr(trainer, name):
-            yield (
-                f"{name} does not go with pipeline_model_parallel_size {pipeline}: a stage of the pipeline may have no "
-                "trained parameter. Leave one of them out."
-            )
-        if trainer.megatron.get("expert_model_parallel_size", 1) != 1 and getattr(trainer, name):
-            yield (
-                f"{name} does not go with expert_model_parallel_size "
-                f"{trainer.megatron['expert_model_parallel_size']}: a rank's experts may have no trained parameter. "
-                "Leave one of them out."
-            )
     copy = tensor * pipeline * trainer.context_parallel_size
     if min(copy, trainer.world_size) < 1:
         return

@@ -93,6 +93,10 @@ VARIATIONS: dict[str, Variation] = {
     "selective recompute of experts": Variation.of({}, recompute_granularity="selective", recompute_modules=["moe"]),
     "frozen attention": Variation.of({"freeze_params_name_list": ["self_attention"]}),
     "only norms and the last layer": Variation.of({"only_train_params_name_list": ["layernorm", "layers.3"]}),
+    "only the first layer": Variation.of({"only_train_params_name_list": [r"layers\.0\."], "clip_grad": 0.5}),
+    "only the output layer": Variation.of({"only_train_params_name_list": ["output_layer", "final_layernorm"]}),
+    "embedding frozen": Variation.of({"freeze_params_name_list": ["embedding"]}),
+    "only experts 0 and 1": Variation.of({"only_train_params_name_list": [r"experts\.[01]\."]}),
 }
 
 COMBINATIONS = (
@@ -153,6 +157,7 @@ COMBINATIONS = (
     Combination("qwen3_moe", pp=2, vpp=2, ep=2, dp=2),
 )
 """Rows of the page."""
+FROZEN = [name for name, variation in VARIATIONS.items() if any("params" in setting for setting in variation.settings)]
 FURTHER = (
     *(Combination("qwen3", pp=2, vpp=2, variation=name) for name in VARIATIONS if name and "experts" not in name),
     *(Combination("qwen3", tp=2, sp=True, variation=name) for name in VARIATIONS if name and "experts" not in name),
@@ -161,5 +166,8 @@ FURTHER = (
         for name in VARIATIONS
         if name and name not in ("selective recompute", "tree packing")
     ),
+    *(Combination("qwen3", pp=2, variation=name) for name in FROZEN if "expert" not in name),
+    *(Combination("qwen3_moe", dp=2, ep=2, variation=name) for name in FROZEN),
+    *(Combination("qwen3_moe", pp=2, variation=name) for name in FROZEN),
 )
 """Layouts with other settings."""
