@@ -22,9 +22,9 @@ from actors.megatron.rank import TrainerRank
 from actors.megatron.routes import Routes
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.training.train_batch import TrainBatch
-from tests.megatron.balance_ranks import BIAS, LOSSES
+from tests.megatron.balance_ranks import BIAS, LOSSES, STAGES
 from tests.megatron.gradients import gradients_of
-from tests.megatron.pipeline_ranks import LONGER_END, PIPELINE, Case
+from tests.megatron.pipeline_ranks import Case
 from tests.megatron.ranks import agree
 from tests.megatron.recomputing import FULL, recomputing
 from tests.megatron.tiny import make_batch, settings_for
@@ -35,7 +35,7 @@ CONTEXT = {"context_parallel_size": 2}
 TWO = {
     "tensor": Case("qwen3_moe", TENSOR),
     "context": Case("qwen3_moe", CONTEXT | {"megatron": {"moe_grouped_gemm": True}}),
-    "stages": Case("glm4_moe", PIPELINE | {"megatron": FULL | LONGER_END["megatron"]}),
+    "stages": Case("glm4_moe", STAGES | {"megatron": FULL | STAGES["megatron"]}),
 }
 """Layouts of two ranks."""
 ALONE = {"max_tokens_per_gpu": 4}

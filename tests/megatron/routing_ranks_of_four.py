@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.megatron.pipeline_ranks import PIPELINE, Case
+from tests.megatron.pipeline_ranks import LONGER_END, PIPELINE, Case
 from tests.megatron.recomputing import FULL
 from tests.megatron.routing_ranks import ALONE, CONTEXT, EXPERTS, TENSOR, run_all
 
 FOUR = {
     "data": Case("qwen3_moe", {}),
     "experts": Case("qwen3_moe", EXPERTS),
-    "stages": Case("qwen3_moe", PIPELINE),
+    "a stage without experts": Case("glm4_moe", PIPELINE | LONGER_END),
     "stages and experts": Case("qwen3_moe", PIPELINE | ALONE | {"megatron": FULL | EXPERTS["megatron"]}),
     "tensor and context": Case("qwen3_moe", TENSOR | CONTEXT),
     "tensor and stages": Case("qwen3_moe", TENSOR | PIPELINE),

@@ -18,13 +18,16 @@ from actors.megatron.families.registry import read_architecture
 from actors.megatron.layout import check_routing
 from actors.megatron.rank import TrainerRank
 from actors.megatron.routes import Choices, Routes
+from actors.step.policy import REFERENCE
 from schemas.arrays import pack, pack_tokens, unpack
 from schemas.errors import ImpossibleCombination, StorageError, TrainerError
 from schemas.rollouts import RoutedExperts
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.tokens.trajectory import Trajectory
-from slime_events.core.training.train_batch import TrainBatch
+from slime_events.core.training.train_batch import StoredVersion, TrainBatch
+from slime_events.loop.training.past_versions import OLD_ACTOR
 from slime_events.loop.training.pending_batches import engine_experts
+from storage.weights.store import digest_of
 from tests.megatron.gradients import gradients_of, plain_gradients
 from tests.megatron.pipeline_ranks import PIPELINE, VIRTUAL
 from tests.megatron.routing_ranks import chosen_batch
@@ -188,6 +191,22 @@ def test_old_log_probs_and_all_updates_use_the_engines_experts(
                 assert (recorded[sample.sample][: len(sample.experts)] == sample.experts).all()
     expected = [layer for choices in recorded.values() for layer in np.sort(choices, -1).transpose(1, 0, 2)]
     assert sorted(_counts(trained_choices)) == sorted(tuple(map(int, token)) for layer in expected for token in layer)
+
+
+def test_the_old_actor_uses_the_engines_experts_and_a_reference_chooses(experts: Path, trainer: Trainer) -> None:
+    batch, every = chosen_batch(experts), range(16)
+    algorithm = {"keep_old_actor": True, "use_kl_loss": True}
+    with trainer(experts, algorithm, ref_load=str(experts), **ROLLOUT) as rank:
+        trainee = rank.trainee
+        routed, own = (
+            trainee.scores_of(trainee.model, batch.samples, every, 1.0, routing=routing)
+            for routing in (trainee.routes.scoring, None)
+        )
+        trainee.frozen_model(OLD_ACTOR).become(StoredVersion(1, str(experts), digest_of(rank.export_bytes())))
+        for name, expected in {OLD_ACTOR: routed, REFERENCE: own}.items():
+            scores = trainee.frozen_model(name).score(batch.samples, every, 1.0)
+            assert all(torch.equal(scores[index], expected[index]) for index in every), name
+    assert [index for index in every if torch.equal(routed[index], own[index])] == [0]  # without the engine's experts
 
 
 def test_a_token_that_passed_no_router_of_the_engine_has_no_experts(experts: Path, trainer: Trainer) -> None:
