@@ -1,7 +1,8 @@
 """Measure the share of a model's bytes that each rank reads when it loads with two tensor or pipeline parallel ranks.
 
 Two processes have a trainer each, and load the same random Qwen3 (float32, embeddings not tied) from a Hugging Face
-folder and from a torch_dist folder. The kernel counts the bytes that a process reads (`rchar` in /proc/self/io), which
+folder, from a torch_dist folder, and from a checkpoint with the optimizer that a trainer of one rank saved. The kernel
+counts the bytes that a process reads (`rchar` in /proc/self/io), which
 include headers and lists of tensors, but no reading ahead. The larger of both ranks counts. This number does not depend
 on other work on the machine.
 """
@@ -25,7 +26,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "TP 2": {"tensor_model_parallel_size": 2},
     "PP 2": {"pipeline_model_parallel_size": 2},
 }
-FORMATS = ("hf", "torch_dist")
+FORMATS = ("hf", "torch_dist", "own checkpoint")
+DIGESTS = "digests.json"
+"""Digests of the checkpoint's weights and optimizer."""
 DEADLINE_S = 280
 
 
@@ -40,11 +43,28 @@ def measure() -> list[Figure]:
         folder = Path(scratch)
         make_model(folder / "hf", tied=False, **SIZES)
         convert(Conversion(folder / "hf", folder / "torch_dist", FolderFormat.TORCH_DIST))
-        whole = total_bytes(open_weights(folder / "hf", read_architecture(folder / "hf")))
+        whole = dict.fromkeys(FORMATS, total_bytes(open_weights(folder / "hf", read_architecture(folder / "hf"))))
+        whole["own checkpoint"] = _save(folder)
         run_two("benchmarks.load_share", folder, folder)
         ranks = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
-    return [_figure(format_, layout, [rank[f"{format_}, {layout}"] for rank in ranks], whole)
+    return [_figure(format_, layout, [rank[f"{format_}, {layout}"] for rank in ranks], whole[format_])
             for format_ in FORMATS for layout in LAYOUTS]  # fmt: skip
+
+
+def _save(folder: Path) -> int:
+    """Train a step, and save a checkpoint and its digests; return the bytes of its tensors."""
+    from actors.megatron.rank import TrainerRank
+    from actors.trainer.ranks import rendezvous_address
+    from slime_events.core.config.algorithm import AlgorithmSettings
+
+    trainer = TrainerRank(settings_for(folder / "hf"), AlgorithmSettings(), 0, 1, rendezvous_address())
+    try:
+        trainer.train(make_batch())
+        trainer.save_checkpoint(folder / "own checkpoint")
+        (folder / DIGESTS).write_text(json.dumps([trainer.weights_digest(), trainer.optimizer_digest()]))
+    finally:
+        trainer.close()
+    return sum(path.stat().st_size for path in (folder / "own checkpoint").glob("*.distcp"))
 
 
 def _figure(format_: str, layout: str, taken: list[int], whole: int) -> Figure:
@@ -67,14 +87,18 @@ def main() -> None:
     for layout, changes in LAYOUTS.items():
         settings = settings_for(models / "hf", **changes)
         trainer = TrainerRank(settings, AlgorithmSettings(), rank, 2, agree(out / f"{layout}.master", rank))
-        digest = trainer.weights_digest()
+        begun, saved = trainer.weights_digest(), json.loads((models / DIGESTS).read_text())
         for name in FORMATS:
-            trainer.train(make_batch())
+            trainer.train(make_batch(1))
             before, trainee = _bytes_read(), trainer.trainee
-            load_hf_weights(trainee.model, trainee.architecture, models / name, trainer.place)
+            if name == "own checkpoint":
+                trainer.load_checkpoint(models / name)
+            else:
+                load_hf_weights(trainee.model, trainee.architecture, models / name, trainer.place)
             taken[f"{name}, {layout}"] = _bytes_read() - before
-            if trainer.weights_digest() != digest:
-                raise AssertionError(f"{name}, {layout}: the weights are others than before training")
+            loaded = [trainer.weights_digest(), trainer.optimizer_digest()]
+            if loaded != saved if name == "own checkpoint" else loaded[0] != begun:
+                raise AssertionError(f"{name}, {layout}: other weights are loaded than were saved")
         trainer.close()
     (out / f"rank{rank}.json").write_text(json.dumps(taken))
 

@@ -17,6 +17,7 @@ from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 from torch.distributed.checkpoint.api import CheckpointException
 
+from actors.megatron.checkpoint_reader import PartStrategy
 from actors.megatron.checkpoint_writer import InProcessWriter
 from actors.megatron.cpu import stand_in
 from actors.megatron.optimizer import follow_weights
@@ -228,7 +229,8 @@ def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings, keys:
         try:
             target = _state(part, keys, loading=True)
             views = shard_views(target["optimizer"])
-            state = dist_checkpointing.load(target if optimizer else {"model": target["model"]}, str(folder))
+            requested = target if optimizer else {"model": target["model"]}
+            state = dist_checkpointing.load(requested, str(folder), sharded_strategy=PartStrategy())
         except CheckpointException as error:  # torch's, with the errors of several ranks
             reasons = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items()))
             raise CheckpointMismatch(f"{folder} does not fit the model: {reasons}") from error

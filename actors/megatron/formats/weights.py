@@ -60,7 +60,7 @@ class Weights(ABC):
         import torch
 
         tensor = torch.empty(box.shape, dtype=self.dtype(name))
-        self._reader.fill(_memory(tensor), self.runs(name, box))
+        self._reader.fill(tensor_memory(tensor), self.runs(name, box))
         return tensor
 
     def parameter(self, rule: Rule, rank: int, ranks: int) -> Tensor:
@@ -76,7 +76,7 @@ class Weights(ABC):
     def copy_parameter(self, rule: Rule, file: io.FileIO) -> None:
         """Append the bytes of a whole parameter to a file. Raises CheckpointMismatch as `part`, OSError."""
         if len({self.dtype(name) for name in rule.names}) > 1:
-            write_all(file, _memory(self.parameter(rule, 0, 1).contiguous()))
+            write_all(file, tensor_memory(self.parameter(rule, 0, 1).contiguous()))
             return
         places = (self._place(rule, piece) for piece in rule.pieces(0, 1))
         self._reader.copy((run for place in places for run in self.runs(*place)), file)
@@ -94,7 +94,7 @@ class Weights(ABC):
         return name, Box.of(self.shape(name)).clipped(rule.dim, piece.start, piece.stop)
 
 
-def _memory(tensor: Tensor) -> memoryview:
+def tensor_memory(tensor: Tensor) -> memoryview:
     """Return the bytes of a contiguous tensor on the CPU."""
     import torch
 
