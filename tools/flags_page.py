@@ -210,11 +210,10 @@ without effect: there is no router, as engines pull their work from the log.
 
 ## What can go wrong
 
-A refused flag, here `--mtp-num-layers 1`, ends the command before anything starts:
+A refused flag, here `--release-train`, ends the command before anything starts:
 
 ```
-error: --mtp-num-layers is not supported yet: multi-token prediction layers are not trained: leave it out, and
-each weight version repeats those of the checkpoint.
+error: --release-train is not supported yet: it needs a trainer that stops and restarts around each step.
 ```
 
 A flag without effect is printed, and the run continues:

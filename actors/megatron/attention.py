@@ -29,6 +29,7 @@ from actors.megatron.attention_kernel import (
     kernel_for,
     varlen_attention,
 )
+from actors.megatron.prediction import Prediction
 from actors.megatron.router_choices import Routing
 from actors.megatron.voters import Voters
 from actors.step.log_probs import Layer
@@ -66,6 +67,7 @@ class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's clas
     ] = None
     routing: Annotated[Routing | None, doc("Records or gives the experts of each token; None: routers choose.")] = None
     voters: Annotated[Voters | None, doc("The real tokens; None if all are.")] = None
+    prediction: Annotated[Prediction | None, doc("Targets of the prediction layer; None if it is not passed.")] = None
 
     @classmethod
     def of(cls, lengths: Sequence[int], rows: Tensor | None, device: torch.device) -> PackedSequences:

@@ -102,6 +102,7 @@ class PendingCheckpoint:
             "data_parallel_size": trainee.place.data.size(),
             "expert_model_parallel_size": trainee.place.size(Axis.EXPERT),
             **keys._asdict(),
+            "trains_prediction": trainee.architecture.trains_prediction,
         }
         self._parts = {partial: _request(trainee, partial, trainee.place, keys, copied=copied)}
         if trainee.critic is not None:
@@ -182,6 +183,11 @@ def load(trainee: Trainee, folder: str | Path, *, optimizer: bool = True, with_c
     mark = _mark(folder)
     keys = Keys(**{name: mark.get(name, False) for name in Keys._fields})
     experts, own = mark.get("expert_model_parallel_size", 1), trainee.place.size(Axis.EXPERT)
+    if (trains := trainee.architecture.trains_prediction) != mark.get("trains_prediction", False):
+        raise CheckpointMismatch(
+            f"{folder} was saved {'without' if trains else 'with'} enable-mtp-training: continue so, or begin with its "
+            "weights in a Hugging Face folder (slime-events convert)"
+        )
     if optimizer and experts != own:
         raise CheckpointMismatch(
             f"{folder} holds the optimizer's state of experts with expert-model-parallel-size {experts}, but this run "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -59,6 +59,8 @@ def convert(conversion: Conversion, report: Report = lambda name, size: None) ->
         raise InvalidValue(f"{target} exists already, and is never overwritten: remove it, or give another folder")
     source, model = FORMATS[format_named(conversion.source)], conversion.model
     architecture = read_architecture(model)
+    if architecture.prediction_layers == 1 and source.predicts(conversion.source, architecture, conversion.step):
+        architecture = replace(architecture, trains_prediction=True)  # else that of the model's folder is repeated
     partial = target.with_name(f".{target.name}.partial")
     with closing(source.load(conversion.source, architecture, conversion.step)) as weights:
         _check(weights, architecture, conversion)

@@ -17,6 +17,7 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from actors.megatron.forward import pack_sequences
+from actors.megatron.prediction import Prediction
 from actors.megatron.virtual_stages import passes_multiple
 from actors.step.schedule import Figures, Forward, Gradients, Loss, Output, Schedule
 
@@ -78,5 +79,6 @@ class EqualPasses:
         packed = pack_sequences([(token, token)], device, multiple_of=multiple)
         assert packed.packed.voters is not None, "packed sequences have voters"
         packed.packed.voters = packed.packed.voters.none()
+        packed.packed.prediction = Prediction.idle(packed.token_ids)
         output: Tensor = self.model(packed.token_ids, packed.position_ids, None, packed_seq_params=packed.packed)
         return output

@@ -70,7 +70,7 @@ def stage_parameters(architecture: Architecture, layers: Iterable[int], *, first
     if first:
         counted += table
     if last:
-        counted += Parameters(copied=architecture.hidden_size)
+        counted += Parameters(copied=architecture.hidden_size) + _prediction(architecture)
         if not (first and architecture.tied):
             counted += table
     return counted
@@ -116,6 +116,15 @@ def _attention(architecture: Architecture) -> Parameters:
     cut = rows * hidden + heads * head * hidden + rows * architecture.add_qkv_bias
     norms = hidden * (4 if architecture.post_norms else 2) + 2 * head * architecture.qk_layernorm
     return Parameters(copied=norms, cut=cut)
+
+
+def _prediction(architecture: Architecture) -> Parameters:
+    """Return the parameters of the multi-token prediction layer; none if it is not trained."""
+    if not architecture.trains_prediction:
+        return Parameters()
+    hidden = architecture.hidden_size
+    layer = _attention(architecture) + _mlp(architecture, architecture.num_layers)
+    return layer + Parameters(copied=3 * hidden + 2 * hidden**2)
 
 
 def _mlp(architecture: Architecture, layer: int) -> Parameters:

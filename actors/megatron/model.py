@@ -24,9 +24,11 @@ from actors.megatron.families.latent_layers import latent_config
 from actors.megatron.families.norm import use_own_norm
 from actors.megatron.fusions import FusedKernels, fusions
 from actors.megatron.grouped_experts import use_grouped_experts
-from actors.megatron.layers import block_spec
+from actors.megatron.layers import block_spec, layer_spec
 from actors.megatron.layout import Layout, check_routing, replays_routing
 from actors.megatron.own_model import EXPECTED, Building, check_parameters, own_model
+from actors.megatron.prediction import WithLoss, prediction_loss
+from actors.megatron.prediction_layer import PredictionBlock
 from actors.megatron.router import use_own_router
 from actors.megatron.router_choices import RouterChoices, choices_of, leave_alone, place_choices
 from actors.megatron.virtual_stages import VirtualStages, interleaved_config
@@ -67,6 +69,12 @@ class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not ty
             packed_seq_params.routing.end(self._routers)
         if not self.post_process:
             return hidden_states
+        prediction = packed_seq_params.prediction
+        if prediction is not None and hasattr(self, "mtp") and prediction.take():
+            arguments = {"packed_seq_params": packed_seq_params, "rotary_pos_emb": kwargs["rotary_pos_emb"]}
+            layer = partial(self._logits_of, frozen=True)
+            loss = prediction_loss(self, prediction, hidden_states, layer, **arguments)
+            hidden_states = WithLoss.apply(hidden_states, loss)  # type: ignore[no-untyped-call]
         if self.config.sequence_parallel:
             # Each rank computes all rows with its part of the output layer, which sums the gradient of its input.
             group = self.pg_collection.tp
@@ -81,10 +89,15 @@ class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not ty
         """Give the output layer the hidden states of all positions, also with sequence parallelism."""
         self.output_layer.sequence_parallel, self.output_layer.allreduce_dgrad = False, True
 
-    def _logits_of(self, hidden_states: Tensor) -> Tensor:
-        """Return logits [rows, vocabulary / tensor parallel ranks] of hidden states [rows, hidden]."""
+    def _logits_of(self, hidden_states: Tensor, *, frozen: bool = False) -> Tensor:
+        """Return logits [rows, vocabulary / tensor parallel ranks] of hidden states [rows, hidden].
+
+        frozen: the output layer's weight gets no gradient.
+        """
         tied = self.share_embeddings_and_output_weights
         weight = self.shared_embedding_or_output_weight() if tied else None
+        if frozen:
+            weight = (self.output_layer.weight if weight is None else weight).detach()
         logits: Tensor = self.output_layer(hidden_states.unsqueeze(1), weight=weight)[0]
         return logits.squeeze(1)
 
@@ -221,7 +234,7 @@ def _usual_model(
     ends: Mapping[str, bool],
     virtual_stage: int | None,
 ) -> PolicyModel:
-    return kind(
+    model = kind(
         config=config,
         transformer_layer_spec=block_spec(architecture, config, virtual_stage),
         vocab_size=architecture.vocab_size,
@@ -236,3 +249,7 @@ def _usual_model(
         **ends,
         vp_stage=virtual_stage,
     )
+    if architecture.trains_prediction:
+        layer = layer_spec(architecture, architecture.num_layers)
+        model.mtp = PredictionBlock(config, layer)
+    return model

@@ -3,6 +3,7 @@
 import gc
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,7 +16,6 @@ from actors.megatron.balance import Balance
 from actors.megatron.cpu import has_transformer_engine, on_cpu
 from actors.megatron.critic import build_critic
 from actors.megatron.families.balance_losses import BalanceLosses
-from actors.megatron.families.registry import read_architecture
 from actors.megatron.flags import sort_flags
 from actors.megatron.formats.registry import check_beginning
 from actors.megatron.frozen import freeze
@@ -31,9 +31,11 @@ from actors.megatron.optimizer import (
 )
 from actors.megatron.optimizer_digest import optimizer_digest
 from actors.megatron.own_model import args_of
+from actors.megatron.prediction import Predictions
+from actors.megatron.prediction_settings import trained_architecture
 from actors.megatron.residence import waits_on_host
 from actors.megatron.routes import Routes
-from actors.megatron.trainee import Trainee, join, leave
+from actors.megatron.trainee import Trainee, join, leave, logit_memory
 from actors.megatron.weight_share import model_digest, weight_share
 from actors.megatron.weights import export_hf_weights, load_hf_weights, tensor_bytes
 from actors.megatron.whole_samples import whole_samples
@@ -89,8 +91,8 @@ class TrainerRank(Backend):
         self._pending: checkpoint.PendingCheckpoint | None = None
         args = ArgsView.of(settings, algorithm) if shown is None else ArgsView(shown)
         self._functions = TrainerFunctions(args, settings, algorithm, whole=whole_samples)
-        self._architecture = architecture = read_architecture(settings.hf_checkpoint)
-        if architecture.prediction_layers:
+        self._architecture = architecture = trained_architecture(settings)
+        if architecture.prediction_layers and not architecture.trains_prediction:
             logger.warning(
                 "multi-token prediction layers of %s are not trained: weight versions repeat them",
                 settings.hf_checkpoint,
@@ -134,7 +136,8 @@ class TrainerRank(Backend):
         scheduler = build_scheduler(optimizer, settings, self._flags.scheduler)
         critic = None
         if estimator_of(self._algorithm).needs_values:
-            critic = build_critic(architecture, self._config, settings, self._flags, place)
+            alone = replace(architecture, trains_prediction=False)
+            critic = build_critic(alone, self._config, settings, self._flags, place)
         trained, functions = (model, optimizer, scheduler), self._functions
         routes = None
         if replays_routing(settings) and architecture.experts is not None:
@@ -144,7 +147,12 @@ class TrainerRank(Backend):
         losses, balance = BalanceLosses.of(self._flags.transformer), None
         if losses and architecture.experts is not None:
             balance = Balance(policy, losses, architecture)
-        self.trainee = Trainee(*trained, architecture, settings, place, frozen, functions, critic, routes, balance)
+        predictions = None
+        if architecture.trains_prediction:
+            predictions = Predictions(settings.mtp_loss_scaling_factor, logit_memory(settings))
+        self.trainee = Trainee(
+            *trained, architecture, settings, place, frozen, functions, critic, predictions, routes, balance
+        )
         self._commanded = CommandedSteps(self.trainee)
         if saved:
             with_critic = settings.critic_load is None
@@ -164,6 +172,8 @@ class TrainerRank(Backend):
         dump: file for the step's inputs. Raises TrainerError; the weights are then unusable.
         """
         if batch.commanded is not None:
+            if self._architecture.trains_prediction:
+                raise TrainerError("enable_mtp_training does not train with a client's passes: leave it out")
             if isinstance(update := batch.commanded.update, Beginning):
                 metrics = self._begin_from(update)
             else:

@@ -24,6 +24,7 @@ from actors.megatron.families.architecture import Architecture
 from actors.megatron.forward import Packed, pack, pack_sequences, response_log_probs
 from actors.megatron.frozen_model import FrozenModel
 from actors.megatron.layout import Layout
+from actors.megatron.prediction import Predictions
 from actors.megatron.router_choices import Routing
 from actors.megatron.routes import Routes, Tokens
 from actors.megatron.trained import Critic, Trained, schedule_of
@@ -138,6 +139,11 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
+def logit_memory(settings: TrainerSettings) -> LogitMemory:
+    """Return the limits that the settings set on the memory for logits."""
+    return LogitMemory(settings.log_probs_chunk_size or -1, settings.recompute_loss_function)
+
+
 @dataclass(frozen=True, slots=True)
 class FrozenPolicy:
     """A frozen model beside the policy; see `actors.step.policy.Frozen`."""
@@ -167,6 +173,9 @@ class Trainee(Trained):
     frozen: Annotated[Mapping[str, FrozenModel], doc("Frozen models that compute log-probs, by name.")]
     functions: Annotated[TrainerFunctions, doc("The user's functions.")]
     critic: Annotated[Critic | None, doc("The value model, if the estimator needs values.")] = None
+    predictions: Annotated[Predictions | None, doc("The loss of the prediction layer; None if it is not trained.")] = (
+        None
+    )
     routes: Annotated[Routes | None, doc("The experts of a step's samples; None if routers always choose.")] = None
     balance: Annotated[Balance | None, doc("Auxiliary losses of the routers; None without.")] = None
 
@@ -185,10 +194,11 @@ class Trainee(Trained):
 
     @property
     def uses_every_sample(self) -> bool:
-        return self.balance is not None
+        return self.balance is not None or self.predictions is not None
 
     def own_metrics(self) -> dict[str, float]:
-        return {} if self.balance is None else self.balance.metrics()
+        of_routers = {} if self.balance is None else self.balance.metrics()
+        return of_routers | ({} if self.predictions is None else self.predictions.end(self.place.data))
 
     def update(
         self,
@@ -252,7 +262,15 @@ class Trainee(Trained):
         packed = self._packed(samples, indices)
         if self.routes is not None:
             packed.packed.routing = self.routes.training(self._tokens(samples, indices, packed))
+        if self.predictions is not None:
+            ends = packed.packed.cu_seqlens_q
+            packed.packed.prediction = self.predictions.of(samples, indices, packed.token_ids, ends)
         return packed
+
+    def begin_update(self, samples: Sequence[TrainSample], masks: Sequence[Tensor], indices: Sequence[int]) -> None:
+        if self.predictions is not None:
+            scale = float(self.optimizer.scale_loss(torch.ones(())))
+            self.predictions.begin(samples, masks, indices, scale)
 
     def _tokens(self, samples: Sequence[TrainSample], indices: Sequence[int], packed: Packed) -> Tokens:
         parts = self.place.tensor if self.model.config.sequence_parallel else None
@@ -286,8 +304,7 @@ class Trainee(Trained):
         self, model: torch.nn.Module, packed: Packed, temperature: float, *, entropy_gradient: bool = False
     ) -> Outputs:
         """Call `response_log_probs` on a model, within the memory that the settings allow."""
-        memory = LogitMemory(self.settings.log_probs_chunk_size or -1, self.settings.recompute_loss_function)
-        group = self.place.tensor
+        memory, group = logit_memory(self.settings), self.place.tensor
         return response_log_probs(model, packed, temperature, group, entropy_gradient=entropy_gradient, memory=memory)
 
     def logits(self, packed: Packed) -> Tensor:

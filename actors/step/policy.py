@@ -147,6 +147,13 @@ class Policy(Trained, Protocol):
         """Pack samples to a micro batch on this rank's device."""
         ...
 
+    def begin_update(self, samples: Sequence[TrainSample], masks: Sequence[Tensor], indices: Sequence[int]) -> None:
+        """Prepare a loss that the policy adds to each pass of the next update, if it has one.
+
+        samples, masks: of the batch; masks [response] of trained tokens. indices: the update's samples on all ranks.
+        """
+        ...
+
     def pack_datums(self, datums: Sequence[Datum]) -> Packed:
         """Pack a client's sequences to a micro batch on this rank's device."""
         ...

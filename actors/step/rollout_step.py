@@ -91,6 +91,7 @@ class RolloutStep:
             value, figures = loss.loss(output, members)
             return value / divisor, figures
 
+        policy.begin_update(context.batch.samples, context.columns.masks, step.indices)
         grad_norm, figures = policy.update(
             batches,
             loss.forward,

@@ -94,9 +94,9 @@ def check(name: str, case: Case, models: Path, out: Path, alone: Path, *, ranks:
     weights = [{tensor: value[moved.get(tensor, ...)] for tensor, value in load_file(path).items()} for path in folders]
     _close(*weights, atol=2e-4, rtol=0.0)
     begun = load_file(models / case.model / "model.safetensors")
-    for tensor in begun.keys() - theirs.keys():
-        for path in folders:
-            assert torch.equal(load_file(path)[tensor], begun[tensor]), f"{tensor} is frozen"
+    for written in map(load_file, folders):
+        for tensor in written.keys() - theirs.keys():
+            assert torch.equal(written[tensor], begun[tensor]), f"{tensor} is frozen"
     assert bool(case.common) == bool(begun.keys() - theirs.keys())
 
 

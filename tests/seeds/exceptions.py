@@ -6,8 +6,6 @@ from tests.seeds.launch import Verdict
 
 LINEAR = "layers with linear attention, which slime's own plug-ins build"
 
-PREDICTION = "training a layer for multi-token prediction"
-
 LAUNCHES: dict[str, str] = {
     "examples/coding_agent_rl/run_qwen36_35b_a3b_swe_8nodes": LINEAR,
     "examples/fully_async/run-qwen3.5-9B-fully_async": LINEAR,
@@ -15,8 +13,8 @@ LAUNCHES: dict[str, str] = {
     "scripts/run-qwen3-next-80B-A3B": LINEAR,
     "scripts/run-qwen3.5-27B": LINEAR,
     "scripts/run-glm5-744B-A40B": "layers with sparse attention, which slime's own plug-in builds",
-    "scripts/run-glm4.7-30B-A3B": PREDICTION,
-    "scripts/run-mimo-7B-rl-eagle": f"{PREDICTION}, and the class MiMoForCausalLM",
+    "scripts/run-glm4.7-30B-A3B": "training a layer for multi-token prediction in a pipeline",
+    "scripts/run-mimo-7B-rl-eagle": "MiMo, whose class MiMoForCausalLM is no family of the trainer",
     "examples/delta_weight_sync/run-glm4.7-30B-A3B-delta": "weights as differences to earlier ones",
     "scripts/run-kimi-k2-Instruct": "the recorded command ends after four flags: it has neither data nor a model",
 }

@@ -14,6 +14,7 @@ from actors.megatron.flags import sort_flags
 from actors.megatron.layout import Layout
 from actors.megatron.memory import RankMemory, count_parameters, trainer_memory
 from actors.megatron.model import transformer_config
+from actors.megatron.prediction_settings import check_prediction
 from schemas.doc import doc
 from schemas.errors import SlimeEventsError
 from slime_events.algorithms.train_arguments import parse_train
@@ -83,7 +84,8 @@ def judge(name: str, words: Sequence[str]) -> Verdict:
         return Verdict(name, ((Stage.PARSED, str(error)),), None)
     trainer = settings.trainer
     try:
-        architecture = architecture_of(config_of(trainer.hf_checkpoint), trainer.hf_checkpoint)
+        read = architecture_of(config_of(trainer.hf_checkpoint), trainer.hf_checkpoint)
+        architecture = check_prediction(trainer, read)
     except SlimeEventsError as error:
         return Verdict(name, ((Stage.MODEL, str(error)),), None)
     refusals = [

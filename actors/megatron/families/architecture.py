@@ -43,9 +43,8 @@ class Architecture:
     experts: Annotated[Experts | None, doc("Replace the MLP of layers; None if the model is dense.")] = None
     rotary_percent: Annotated[float, doc("Part of each head that rotates; its first values.")] = 1.0
     post_norms: Annotated[bool, doc("RMSNorm of the outputs of attention and of the MLP.")] = False
-    prediction_layers: Annotated[
-        int, doc("Multi-token prediction layers after the last layer of its checkpoint, which are not trained.")
-    ] = 0
+    prediction_layers: Annotated[int, doc("Multi-token prediction layers after the last layer of its checkpoint.")] = 0
+    trains_prediction: Annotated[bool, doc("The trainer has the prediction layer, and trains it.")] = False
     rotary_interleaved: Annotated[bool, doc("Neighbouring values rotate together; else those half a head apart.")] = (
         False
     )
@@ -122,6 +121,7 @@ class Architecture:
             "group_query_attention": self.num_query_groups != self.num_attention_heads,
             "layernorm_epsilon": self.norm_epsilon,
             "padded_vocab_size": self.vocab_size,
+            "mtp_num_layers": self.prediction_layers or None,
             "post_self_attn_layernorm": self.post_norms,
             "post_mlp_layernorm": self.post_norms,
             "use_rope_scaling": self.rope_scaling_factor is not None,

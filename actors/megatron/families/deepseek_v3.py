@@ -7,6 +7,6 @@ from actors.megatron.families.sigmoid_mixture import SigmoidMixture
 
 
 class DeepseekV3(SigmoidMixture, LatentDense):
-    """DeepSeek V3 and R1, Moonlight-16B-A3B, Kimi K2, without training their multi-token prediction."""
+    """DeepSeek V3 and R1, Moonlight-16B-A3B, Kimi K2."""
 
     model_class = "DeepseekV3ForCausalLM"

@@ -12,7 +12,7 @@ from actors.megatron.families.sigmoid_mixture import SigmoidMixture
 
 
 class Glm4Moe(SigmoidMixture):
-    """GLM-4.5, GLM-4.5-Air, GLM-4.6 and GLM-4.7, without training their multi-token prediction."""
+    """GLM-4.5, GLM-4.5-Air, GLM-4.6 and GLM-4.7."""
 
     model_class = "Glm4MoeForCausalLM"
     served_tied = False

@@ -10,7 +10,7 @@ from actors.megatron.families.glm4 import rotary_part
 
 
 class Glm4MoeLite(DeepseekV3):
-    """GLM-4.7-Flash (30B-A3B), without training its multi-token prediction."""
+    """GLM-4.7-Flash (30B-A3B)."""
 
     model_class = "Glm4MoeLiteForCausalLM"
     served_tied = False

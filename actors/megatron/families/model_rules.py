@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from actors.megatron.families.architecture import Architecture
+from actors.megatron.families.prediction_rules import prediction_rules
 from actors.megatron.families.registry import family_of
 from actors.megatron.families.rules import Copy, Rule
 
@@ -20,7 +21,7 @@ def whole_rules(architecture: Architecture) -> dict[str, Rule]:
     family = family_of(architecture)
     for layer in range(architecture.num_layers):
         rules |= family.layer_rules(architecture, layer)
-    return rules
+    return rules | prediction_rules(architecture)
 
 
 def names_of(rules: Mapping[str, Rule]) -> dict[tuple[str, ...], list[str]]:

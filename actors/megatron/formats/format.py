@@ -25,6 +25,12 @@ class Format(Protocol):
         Raises CheckpointMismatch if it is incomplete, or does not fit the architecture.
         """
 
+    def predicts(self, folder: Path, architecture: Architecture, step: int | None = None) -> bool:
+        """Return whether the folder has the multi-token prediction layer of the architecture.
+
+        Raises CheckpointMismatch as `load`.
+        """
+
     def save(self, weights: Weights, architecture: Architecture, folder: Path, origin: Path, report: Report) -> None:
         """Write the weights to an empty folder.
 

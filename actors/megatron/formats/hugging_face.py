@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.families.model_rules import whole_rules
+from actors.megatron.families.prediction_rules import prediction_rules
 from actors.megatron.families.rules import Shape
 from actors.megatron.formats.format import Report
 from actors.megatron.formats.weights import Weights, may_be_left_out
@@ -43,6 +46,12 @@ class HuggingFace:
         if step is not None:
             raise CheckpointMismatch(f"{folder} is a Hugging Face folder, which has no step {step}")
         return SafetensorsFolder(folder)
+
+    def predicts(self, folder: Path, architecture: Architecture, step: int | None = None) -> bool:
+        """Return whether it has all tensors of the layer."""
+        rules = prediction_rules(replace(architecture, trains_prediction=True)).values()
+        with closing(SafetensorsFolder(folder)) as weights:
+            return {name for rule in rules for name in rule.names} <= set(weights.names)
 
     def save(self, weights: Weights, architecture: Architecture, folder: Path, origin: Path, report: Report) -> None:
         """Write the files of `origin` with these weights: the same names, order and sizes of files.

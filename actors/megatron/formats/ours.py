@@ -6,7 +6,7 @@ from pathlib import Path
 
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.formats.format import Report
-from actors.megatron.formats.torch_dist import TorchDistWeights
+from actors.megatron.formats.torch_dist import TorchDistWeights, holds_prediction
 from actors.megatron.formats.weights import Weights
 from schemas.errors import CheckpointMismatch, InvalidValue
 from storage.weights.folder_formats import FolderFormat, format_of
@@ -24,6 +24,10 @@ class Ours:
         if step is not None:
             raise CheckpointMismatch(f"{folder} is a single checkpoint, which has no step {step}")
         return TorchDistWeights(folder, architecture)
+
+    def predicts(self, folder: Path, architecture: Architecture, step: int | None = None) -> bool:
+        """Return whether it has parameters of the layer."""
+        return holds_prediction(folder)
 
     def save(self, weights: Weights, architecture: Architecture, folder: Path, origin: Path, report: Report) -> None:
         """Refuse: weights alone are no checkpoint of a trainer."""

@@ -24,6 +24,7 @@ FUSED = {
 """Beginning of a name within a layer to the name that Megatron-LM's files may have."""
 POST_NORMS = ("self_attention.post_norm.", "mlp.post_norm.")
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
+_PREDICTION = re.compile(r"(mtp\.layers\.\d+\.transformer_layer\.)(.+)")
 _EXPERT = re.compile(r"(mlp\.experts\.)local_experts\.(\d+)\.(.+)")
 
 
@@ -39,6 +40,10 @@ class StoredName(NamedTuple):
 
 def stored_names(name: str) -> Iterator[StoredName]:
     """Yield the places where a parameter may be. name: Megatron's, with layer and expert of the whole model."""
+    if match := _PREDICTION.fullmatch(name):
+        for inner, expert in _within(match[2]):
+            yield StoredName(match[1] + inner, expert)
+        return
     match = _LAYER.fullmatch(name)
     if match is None:
         yield StoredName(name)
@@ -71,14 +76,17 @@ def written_name(names: Iterable[str], *, stacked: bool) -> StoredName:
     every = list(names)
     fused = [name for name in every if ".layer_norm_" in name]
     name = (fused or every)[0]
-    match = _LAYER.fullmatch(name)
+    match = _LAYER.fullmatch(name) or _PREDICTION.fullmatch(name)
     if match is None:
         return StoredName(name)
-    layer, within = int(match[1]), match[2]
+    within = match[2]
     for own in POST_NORMS:
         if within.startswith(own):
             within = FUSED[own] + within.removeprefix(own)
     inner, expert = next(_within(within)) if _EXPERT.fullmatch(within) else (within, ())
+    if match.re is _PREDICTION:
+        return StoredName(match[1] + inner, expert)
+    layer = int(match[1])
     if stacked:
         return StoredName(f"decoder.layers.{inner}", (layer, *expert))
     return StoredName(f"decoder.layers.{layer}.{inner}", expert)

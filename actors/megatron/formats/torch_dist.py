@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.families.model_rules import names_of, whole_rules
+from actors.megatron.families.prediction_rules import PREDICTION
 from actors.megatron.families.rules import Copy, Rule, Shape
 from actors.megatron.formats.format import Report
 from actors.megatron.formats.stored_names import StoredName, stored_names
@@ -38,6 +39,10 @@ class TorchDist:
     def load(self, folder: Path, architecture: Architecture, step: int | None = None) -> Weights:
         """Open an iteration: `step`, or the newest."""
         return TorchDistWeights(iteration_folder(folder, step), architecture)
+
+    def predicts(self, folder: Path, architecture: Architecture, step: int | None = None) -> bool:
+        """Return whether it has parameters of the layer."""
+        return holds_prediction(iteration_folder(folder, step))
 
     def save(self, weights: Weights, architecture: Architecture, folder: Path, origin: Path, report: Report) -> None:
         """Write the weights as `release`, as slime's converter does."""
@@ -135,11 +140,19 @@ class TorchDistWeights(Weights):
                 problems.append(problem)
             self._rules |= dict.fromkeys(names, (rule, place))
         left = {"output_layer.weight"} if architecture.tied else set()
+        others: tuple[str, ...] = (OPTIMIZER, "rng_state")
+        if architecture.prediction_layers and not architecture.trains_prediction:
+            others += (PREDICTION,)  # versions repeat the layer of the model's folder
         for key in sorted(self._stored.keys() - used - left):
-            if not key.startswith(OPTIMIZER) and not key.startswith("rng_state"):
+            if not key.startswith(others):
                 problems.append(f"{key}: unexpected")
         problems += _surplus_layers(self._stored, architecture)
         refuse(problems, str(self._folder))
+
+
+def holds_prediction(folder: Path) -> bool:
+    """Return whether an iteration's folder has parameters of a multi-token prediction layer."""
+    return any(key.startswith(PREDICTION) for key in read_stored_tensors(folder))
 
 
 def _misfit(place: StoredName, stored: StoredTensor, rule: Rule) -> str | None:

@@ -58,7 +58,9 @@ def write_release(weights: Weights, architecture: Architecture, folder: Path, re
     for place, rule in places.items():
         writer.add(place, rule.shape(0, 1), weights.parameter_dtype(rule), partial(weights.copy_parameter, rule))
     (target / "metadata.json").write_text(json.dumps(BACKEND), encoding="utf-8")
-    common = {"checkpoint_version": 3.0, "iteration": 0, "args": Namespace(**architecture.as_flags())}
+    predicted = {} if architecture.trains_prediction else {"mtp_num_layers": None}
+    args = Namespace(**architecture.as_flags() | predicted)
+    common = {"checkpoint_version": 3.0, "iteration": 0, "args": args}
     torch.save(common, target / "common.pt")
     writer.finish()
     (folder / TRACKER).write_text(RELEASE, encoding="utf-8")

@@ -1,13 +1,21 @@
 """Checks of a run's model and its sampling settings, before anything of the run exists."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from schemas.errors import CheckpointMismatch, InvalidValue
+from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.checkpoint.vocabulary import vocabulary_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
+from storage.weights.folder_formats import FolderFormat, format_of
+
+if TYPE_CHECKING:
+    from actors.megatron.families.architecture import Architecture
 
 FLAGS = {"max_new_tokens": "max-response-len"}
 """Flags with another name than SGLang's field."""
@@ -43,12 +51,12 @@ def check_served(settings: TrainSettings) -> None:
 
 def memory_note(settings: TrainSettings) -> str | None:
     """Return a sentence about the memory that a trainer rank needs on its GPU; None if nothing is trained."""
-    from actors.megatron.families.registry import read_architecture
     from actors.megatron.memory import count_parameters, trainer_memory
+    from actors.megatron.prediction_settings import trained_architecture
 
     if settings.debug.debug_rollout_only:
         return None
-    architecture = read_architecture(settings.trainer.hf_checkpoint)
+    architecture = trained_architecture(settings.trainer)
     memory = trainer_memory(architecture, settings.trainer)
     parts = f"weights {_gib(memory.weights)}, gradients {_gib(memory.gradients)}, optimizer {_gib(memory.optimizer)}"
     return (
@@ -65,6 +73,7 @@ def check_parallelism(settings: TrainSettings) -> None:
     """Check that the model can be split over the number of ranks."""
     from actors.megatron.families.registry import read_architecture
     from actors.megatron.layout import Layout, check_routing
+    from actors.megatron.prediction_settings import check_prediction
 
     if not settings.debug.debug_rollout_only:
         architecture = read_architecture(settings.trainer.hf_checkpoint)
@@ -72,6 +81,24 @@ def check_parallelism(settings: TrainSettings) -> None:
         layout.check(architecture)
         layout.check_ranks(settings.trainer.world_size)
         check_routing(settings.trainer, architecture)
+        _check_prediction_layer(settings, check_prediction(settings.trainer, architecture))
+
+
+def _check_prediction_layer(settings: TrainSettings, architecture: Architecture) -> None:
+    """Check that the folders of the policy and of the reference have the layer that is trained."""
+    from actors.megatron.prediction_settings import check_stored_prediction
+
+    trainer, algorithm = settings.trainer, settings.algorithm
+    folders: list[tuple[str, str, int | None]] = []
+    if trainer.load:
+        folders.append(("--load", trainer.load, trainer.ckpt_step))
+    if not trainer.load or format_of(trainer.load) is FolderFormat.OURS:  # a rank loads the checkpoint after the model
+        folders.append(("--hf-checkpoint", trainer.hf_checkpoint, None))
+    if trainer.ref_load and estimator_of(algorithm).needs_reference(algorithm):
+        folders.append(("--ref-load", trainer.ref_load, trainer.ref_ckpt_step))
+    for flag, folder, step in folders:
+        if Path(folder).exists():
+            check_stored_prediction(flag, folder, step, architecture)
 
 
 def _check_weights(folder: str) -> list[str]:

@@ -149,8 +149,6 @@ _NOT_YET = {
         "--megatron-deepgemm-forward-layers --megatron-deepgemm-forward-modules "
         "--megatron-deepgemm-moe-forward-layers --megatron-deepgemm-moe-forward-modules"
     ),
-    "multi-token prediction layers are not trained: leave it out, and each weight version repeats those of the "
-    "checkpoint": ("--mtp-num-layers --mtp-loss-scaling-factor --enable-mtp-training"),
     "the stages of a pipeline have the same number of layers, except the first and the last with "
     "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers, or with "
     "--account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split": (
@@ -253,7 +251,7 @@ _CLASSIC: tuple[tuple[ValueType | bool | str, str], ...] = (
     (
         _INT,
         "--num-experts=num_moe_experts --vocab-size --padded-vocab-size --make-vocab-size-divisible-by --seq-length "
-        "--max-position-embeddings --lr-wsd-decay-iters "
+        "--max-position-embeddings --mtp-num-layers --lr-wsd-decay-iters "
         "--decoder-first-pipeline-num-layers=num_layers_in_first_pipeline_stage "
         "--decoder-last-pipeline-num-layers=num_layers_in_last_pipeline_stage "
         "--num-virtual-stages-per-pipeline-rank=virtual_pipeline_model_parallel_size "

@@ -200,6 +200,23 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
             excludes("tinker", "rollout_function_path", "agents", why="their samples have no experts of the engine"),
         ),
     ] = False
+    enable_mtp_training: Annotated[
+        bool,
+        doc(
+            "train the checkpoint's multi-token prediction layer on the trained tokens; its loss changes no other "
+            "parameter",
+            excludes("tree_packing", why="the layer needs the next token of each sample"),
+            excludes(
+                "use_routing_replay", "use_rollout_routing_replay", why="the experts of the layer are not recorded"
+            ),
+            excludes("custom_model_provider_path", why="the trainer builds the layer"),
+            excludes("tinker", why="a client's passes do not train the layer"),
+        ),
+    ] = False
+    mtp_loss_scaling_factor: Annotated[
+        float,
+        doc("factor of the multi-token prediction loss", unused_without("enable_mtp_training"), least=0.0),
+    ] = 0.2
     balance_data: Annotated[bool, doc("balance tokens over data parallel ranks")] = False
     balance_by_flops: Annotated[
         bool,

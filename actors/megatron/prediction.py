@@ -1,0 +1,152 @@
+"""`Predictions`: the loss of a step by which a layer learns to predict the token after the next one.
+
+The gradient of the loss reaches the parameters of the layer only: hidden states, embedding and output layer are constants for
+it, as in slime. So the layer learns to predict what the policy says, and does not change the policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import torch
+import torch.distributed as dist
+from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
+from torch import Tensor
+
+from actors.step.log_probs import Layer, LogitMemory, TargetTokens
+from schemas.doc import doc
+from slime_events.core.training.train_batch import TrainSample
+
+AHEAD = 2
+"""A position predicts the token this many places later."""
+
+
+@dataclass
+class Prediction:
+    """The targets of a micro batch, for one pass with gradients."""
+
+    following: Annotated[Tensor, doc("int64 [1, tokens]: the next token of each position; 0 after the last one")]
+    rows: Annotated[Tensor, doc("int64 [rows]: packed positions that predict a trained token")]
+    targets: Annotated[Tensor, doc("int64 [rows]: these tokens")]
+    scale: Annotated[float, doc("factor of the sum of the rows' losses")]
+    memory: Annotated[LogitMemory, doc("limits on the memory for logits")]
+    record: Annotated[Callable[[Tensor], None], doc("called with the sum of the rows' losses, in nats")]
+    taken: bool = field(default=False)
+
+    @classmethod
+    def idle(cls, token_ids: Tensor) -> Prediction:
+        """Return no targets, for a pass that only computes other ranks' tokens."""
+        none = torch.zeros(0, dtype=torch.int64, device=token_ids.device)
+        return cls(torch.zeros_like(token_ids), none, none, 0.0, LogitMemory(), lambda _: None)
+
+    def take(self) -> bool:
+        """Return whether this pass adds the loss: the first one with gradients does."""
+        first = not self.taken and torch.is_grad_enabled()
+        self.taken = self.taken or first
+        return first
+
+
+def prediction_loss(model: Any, prediction: Prediction, hidden: Tensor, layer: Layer, **arguments: Any) -> Tensor:
+    """Return the loss of a pass, float32 [].
+
+    model: the policy. hidden: [tokens of this rank, 1, hidden], after the final norm. layer: the output layer without
+    gradient of its weight. arguments: those of a layer.
+    """
+    with torch.no_grad():
+        following = model.embedding(input_ids=prediction.following, position_ids=None)
+    output = model.mtp.only(hidden.detach(), following, **arguments)
+    group = model.pg_collection.tp
+    if model.config.sequence_parallel:
+        output = gather_from_sequence_parallel_region(output, False, group=group)
+    rows = output.squeeze(1).index_select(0, prediction.rows)
+    if not len(rows):
+        none: Tensor = output.float().sum() * 0.0
+        return none
+    targets = TargetTokens(prediction.targets, None, 1.0, group, False, prediction.memory)
+    log_probs, _ = targets.by_rows(layer, rows)
+    total = -log_probs.sum()
+    prediction.record(total.detach())
+    loss: Tensor = total * prediction.scale
+    return loss
+
+
+class WithLoss(torch.autograd.Function):
+    """Return hidden states unchanged. Their backward pass is that of a further loss too."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, loss: Tensor) -> Tensor:
+        ctx.save_for_backward(loss)
+        return hidden.view_as(hidden)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        (loss,) = ctx.saved_tensors
+        return grad, torch.ones_like(loss)
+
+
+class Predictions:
+    """The predicted tokens of a step's updates, and the sum of their losses on this rank.
+
+    An update's loss is the mean over the predicted trained tokens of all its samples on all ranks, times `factor`.
+    """
+
+    def __init__(self, factor: float, memory: LogitMemory) -> None:
+        self._factor, self._memory = factor, memory
+        self._masks: Sequence[Tensor] = ()
+        self._gradient_scale = 1.0
+        self._tokens = self._all = 0
+        self._sum: Tensor | float = 0.0
+
+    def begin(
+        self, samples: Sequence[TrainSample], masks: Sequence[Tensor], indices: Sequence[int], gradient_scale: float
+    ) -> None:
+        """Begin an update over the samples at `indices`.
+
+        masks: [response] of each sample of the batch. gradient_scale: factor of the gradients, which the optimizer
+        takes back.
+        """
+        self._masks, self._gradient_scale = masks, gradient_scale
+        self._tokens = sum(len(_predicted(samples[index], masks[index])) for index in indices)
+        self._all += self._tokens
+
+    def end(self, group: dist.ProcessGroup) -> dict[str, float]:
+        """End the step; return its metric, the mean loss of its predicted tokens [nats]. group: data parallel ranks."""
+        total = torch.as_tensor(self._sum, dtype=torch.float32).clone()
+        total = total.to(torch.device(torch.cuda.current_device()))
+        dist.all_reduce(total, group=group)
+        mean = float(total) / max(1, self._all)
+        self._masks, self._tokens, self._all, self._sum = (), 0, 0, 0.0
+        return {"mtp_loss": mean}
+
+    def of(
+        self, samples: Sequence[TrainSample], indices: Sequence[int], token_ids: Tensor, ends: Tensor
+    ) -> Prediction | None:
+        """Return the targets of packed samples; None outside of an update.
+
+        ends: int [sequences + 1], where each sequence ends in `token_ids` [1, tokens].
+        """
+        if not self._masks:
+            return None
+        device = token_ids.device
+        following = token_ids.roll(-1, 1)
+        following[0, (ends[1:] - 1).to(device)] = 0
+        places, start = [], 0
+        for index in indices:
+            places.append(_predicted(samples[index], self._masks[index]) + start)
+            start += samples[index].total_length
+        targets = torch.cat(places).to(device)
+        scale = self._factor * self._gradient_scale / max(1, self._tokens)
+        ids = token_ids[0].index_select(0, targets)
+        return Prediction(following, targets - AHEAD, ids, scale, self._memory, self._record)
+
+    def _record(self, total: Tensor) -> None:
+        self._sum = self._sum + total
+
+
+def _predicted(sample: TrainSample, mask: Tensor) -> Tensor:
+    """Return the places of a sample's trained tokens, int64, without those that no position predicts."""
+    first = sample.total_length - sample.response_length
+    places = mask.cpu().nonzero().flatten() + first
+    return places[places >= AHEAD]

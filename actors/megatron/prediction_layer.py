@@ -1,0 +1,58 @@
+"""`PredictionLayer`: a layer that predicts the token after the next one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.spec_utils import ModuleSpec, build_module
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
+
+from actors.megatron.families.norm import Norm
+
+
+class PredictionLayer(MegatronModule):  # type: ignore[misc]  # Megatron's class is not typed
+    """A transformer layer over the hidden state of each position and the embedding of the next token.
+
+    Formula (21) to (23) of the DeepSeek-V3 report, with one layer. Each tensor parallel rank has the whole projection.
+    """
+
+    def __init__(self, config: TransformerConfig, spec: ModuleSpec) -> None:
+        """spec: the layer, as the family builds it."""
+        super().__init__(config=config)
+        hidden, epsilon = config.hidden_size, config.layernorm_epsilon
+        self.enorm, self.hnorm = Norm(config, hidden, epsilon), Norm(config, hidden, epsilon)
+        self.eh_proj = torch.nn.Linear(2 * hidden, hidden, bias=False, dtype=config.params_dtype)
+        self.eh_proj.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]  # for Megatron
+        self.transformer_layer = build_module(spec, config=config, layer_number=config.num_layers + 1)
+        self.final_layernorm = Norm(config, hidden, epsilon)
+
+    def forward(self, hidden: Tensor, following: Tensor, **layer: Any) -> Tensor:
+        """Return hidden states for the output layer, [tokens of this rank, 1, hidden] as both inputs.
+
+        hidden: of the last layer, after the final norm. following: the embedding of the next tokens. layer: the
+        arguments of a layer.
+        """
+        joined = torch.cat([self.enorm(following), self.hnorm(hidden)], -1)
+        output, _ = self.transformer_layer(hidden_states=self.eh_proj(joined), attention_mask=None, **layer)
+        normed: Tensor = self.final_layernorm(output)
+        return normed
+
+
+class PredictionBlock(MegatronModule):  # type: ignore[misc]  # Megatron's class is not typed
+    """The layer under the name that it has in Megatron's own models: `layers.0`."""
+
+    def __init__(self, config: TransformerConfig, spec: ModuleSpec) -> None:
+        super().__init__(config=config)
+        # Megatron finds how parameters are cut only in modules of its own, so this is no `ModuleList`.
+        self.layers = MegatronModule(config)
+        self.layers.add_module("0", PredictionLayer(config, spec))
+
+    @property
+    def only(self) -> PredictionLayer:
+        """The layer."""
+        layer = self.layers.get_submodule("0")
+        assert isinstance(layer, PredictionLayer)
+        return layer

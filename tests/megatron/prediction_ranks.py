@@ -1,0 +1,32 @@
+"""The program of each process of `test_prediction`: steps with a multi-token prediction layer on one and two ranks."""
+
+from __future__ import annotations
+
+from tests.megatron.expert_ranks import EXPERTS, FIXED, OVERLAPPED
+from tests.megatron.pipeline_ranks import Case, run_all
+
+MTP = {"enable_mtp_training": True, "mtp_loss_scaling_factor": 0.5, "adam_eps": 1e-3}
+"""With Adam's usual epsilon, a gradient that is 0 but for rounding would move a weight as far as any other."""
+SOME = {"only_train_params_name_list": [r"mtp\.layers\.0\..*experts\.[01]\.", "eh_proj"]}
+"""Trained parameters: only some of the layer's experts, of which the second rank has none, and its projection."""
+TENSOR = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+APART = {"megatron": {"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1}}
+TWO = {"both": Case("deepseek_v3", TENSOR | APART, common=MTP)}
+"""Two ranks."""
+MORE = {
+    "tensor": Case("glm4_moe", TENSOR, common=MTP),
+    "experts": Case("glm4_moe", EXPERTS, common=MTP),
+    "frozen experts": Case("glm4_moe", EXPERTS, common=MTP | SOME),
+    "a pass and none": Case("deepseek_v3", OVERLAPPED | FIXED | {"micro_batch_size": 16}, common=MTP),
+    "tensor and experts": Case("deepseek_v3", TENSOR | APART, ["a pass and none-2"], common=MTP),
+}
+"""Two ranks in further layouts, for a soak."""
+
+
+def main() -> None:
+    """Run the case of two ranks."""
+    run_all(TWO, 2)
+
+
+if __name__ == "__main__":
+    main()
