@@ -38,7 +38,9 @@ class Router(TopKRouter):  # type: ignore[misc]  # Megatron's class is not typed
         return None if self.voters is None else self.voters.part(self.tp_group.rank(), tokens)
 
     def _apply_expert_bias(self, routing_map: Tensor, padding_mask: Tensor | None = None) -> None:
-        """Count the real tokens of each expert. Megatron's own count takes a mask of another shape."""
+        """Count the real tokens of each expert, if biases move. Megatron's own count takes a mask of another shape."""
+        if not self.config.moe_router_bias_update_rate:
+            return  # a layer of experts that a pipeline computes again has the voters of another micro batch
         voters = self.own_voters(len(routing_map))
         if voters is not None:
             routing_map = routing_map & voters.real.unsqueeze(1)

@@ -49,9 +49,10 @@ LATER = {"only_train_params_name_list": [r"layers\.[12]\.", "final_layernorm"]}
 EMBEDDING = ["embedding"]
 PARTS = {"megatron": EMPTY_START["megatron"] | WHOLE["megatron"]}
 RECOMPUTED = {"megatron": LONGER_END["megatron"] | FULL}
+EXPERTS_AGAIN = {"megatron": {"recompute_granularity": "selective", "recompute_modules": ["moe"]}}
 TWO = {
     "glm4": Case("glm4", PIPELINE),
-    "qwen3_moe": Case("qwen3_moe", PIPELINE),
+    "qwen3_moe": Case("qwen3_moe", PIPELINE | EXPERTS_AGAIN),
     "tensor": Case("qwen3", {"tensor_model_parallel_size": 2}),
     "qwen3": Case("qwen3", PIPELINE | LONGER_END, ["tensor-2"]),
     "virtual": Case("qwen3", PIPELINE | EMPTY_START, ["tensor-2", "qwen3-2"]),
