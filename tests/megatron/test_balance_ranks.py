@@ -26,9 +26,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def two_ranks(models: Path, rank_pair: RankPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with what two ranks wrote."""
-    out = tmp_path_factory.mktemp("ranks")
-    rank_pair.run("tests.megatron.balance_ranks", models, out)
-    return out
+    return rank_pair.run("tests.megatron.balance_ranks", models, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.real

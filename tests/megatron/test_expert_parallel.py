@@ -32,9 +32,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def two_ranks(models: Path, rank_pair: RankPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with what two ranks wrote."""
-    out = tmp_path_factory.mktemp("ranks")
-    rank_pair.run("tests.megatron.expert_ranks", models, out)
-    return out
+    return rank_pair.run("tests.megatron.expert_ranks", models, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.real
@@ -45,13 +43,9 @@ def test_experts_on_two_ranks_equal_one_rank(name: str, models: Path, two_ranks:
 
 @pytest.mark.soak
 def test_four_ranks_equal_one(models: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    run_ranks(4, "tests.megatron.expert_ranks_of_four", models, out)
+    out = run_ranks(4, "tests.megatron.expert_ranks_of_four", models, tmp_path / "out")
     for name, case in FOUR.items():
-        alone = tmp_path / f"alone {name}"
-        alone.mkdir()
-        check(name, case, models, out, alone, ranks=4)
+        check(name, case, models, out, tmp_path / f"alone {name}", ranks=4)
 
 
 def layout(ranks: int = 1, tensor: int = 1, **experts: int) -> None:

@@ -43,9 +43,7 @@ def of_one_rank(models: Path) -> dict[str, dict[str, torch.Tensor]]:
 @pytest.fixture(scope="module")
 def two_ranks(models: Path, rank_pair: RankPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with what two ranks wrote."""
-    out = tmp_path_factory.mktemp("ranks")
-    rank_pair.run("tests.megatron.routing_ranks", models, out)
-    return out
+    return rank_pair.run("tests.megatron.routing_ranks", models, tmp_path_factory.mktemp("ranks"))
 
 
 def check(name: str, case: Case, out: Path, of_one_rank: dict[str, dict[str, torch.Tensor]]) -> None:

@@ -35,8 +35,8 @@ class RankPair:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def run(self, module: str, model: Path, out: Path) -> None:
-        """Run `main` of the module with the words `model out rank`, for each rank; all have to end well."""
+    def run(self, module: str, model: Path, out: Path) -> Path:
+        """Run `main` of the module with the words `model out rank` for each rank; return `out`. All must end well."""
         if not self._processes:
             self._processes = [_start(log) for log in self._logs]
         for rank, process in enumerate(self._processes):
@@ -48,6 +48,7 @@ class RankPair:
         if answers != [DONE] * len(self._logs):
             self._end()
             raise AssertionError("\n".join(log.read_text()[-3000:] for log in self._logs))
+        return out
 
     def _end(self) -> None:
         for process in self._processes:
@@ -67,10 +68,11 @@ def run_two(module: str, model: Path, out: Path) -> None:
     run_ranks(2, module, model, out)
 
 
-def run_ranks(ranks: int, module: str, model: Path, out: Path) -> None:
-    """Run a module on processes of its own, whose errors are in `out`."""
+def run_ranks(ranks: int, module: str, model: Path, out: Path) -> Path:
+    """Run a module on processes of its own, whose errors are in `out`, which is made if it is missing. Return `out`."""
+    out.mkdir(exist_ok=True)
     with RankPair(out, ranks) as processes:
-        processes.run(module, model, out)
+        return processes.run(module, model, out)
 
 
 def _start(log: Path) -> subprocess.Popen[bytes]:
