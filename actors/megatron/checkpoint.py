@@ -22,8 +22,10 @@ from actors.megatron.checkpoint_writer import InProcessWriter
 from actors.megatron.cpu import stand_in
 from actors.megatron.optimizer import follow_weights
 from actors.megatron.sharded_state import (
+    add_empty_groups,
     agree_on_steps,
     is_sharded,
+    leave_out_empty_groups,
     load_sharded_state,
     parts_of,
     shard_views,
@@ -259,6 +261,7 @@ def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings, keys:
         if is_sharded(part.optimizer):
             load_sharded_state(part.optimizer, state["optimizer"], views)
         else:
+            add_empty_groups(state["optimizer"], part.optimizer)
             part.optimizer.load_state_dict(state["optimizer"])
         for group, rates in zip(part.optimizer.param_groups, own, strict=True):
             group |= rates
@@ -282,4 +285,5 @@ def _state(part: Trainee | Critic, keys: Keys, *, loading: bool) -> dict[str, An
         optimizer = sharded_state(part.optimizer, tensors)
     else:
         optimizer = part.optimizer.sharded_state_dict(tensors, is_loading=loading, metadata=metadata)
+        leave_out_empty_groups(optimizer, part.optimizer)
     return {"model": model, "optimizer": optimizer, "scheduler": part.scheduler.state_dict()}

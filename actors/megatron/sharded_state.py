@@ -26,6 +26,10 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 """Offset and size of a block in a tensor."""
 
 
+MAIN_WEIGHTS = "fp32_from_fp16_params"
+"""Megatron's name of the main weights in the state of an undivided optimizer: lists by parameter group."""
+
+
 class Shard(NamedTuple):
     """This rank's part of a parameter's optimizer state."""
 
@@ -102,7 +106,7 @@ def step_count(optimizer: ChainedOptimizer) -> int:
     return max(StepCounts.of(optimizer))
 
 
-def agree_on_steps(state: Mapping[Any, Any], optimizer: ChainedOptimizer, place: Place) -> None:
+def agree_on_steps(state: dict[Any, Any], optimizer: ChainedOptimizer, place: Place) -> None:
     """Put the number of Adam's steps into the entries of a state that every rank reads.
 
     Rank 0 writes them, and may have no trained parameter, and so no count. Collective.
@@ -147,10 +151,28 @@ def sharded_state(optimizer: ChainedOptimizer, model_state: Mapping[str, Any]) -
     return entries | {"blocks": blocks}
 
 
-def parts_of(state: Mapping[Any, Any], optimizer: ChainedOptimizer) -> list[dict[str, Any]]:
+def parts_of(state: dict[Any, Any], optimizer: ChainedOptimizer) -> list[dict[Any, Any]]:
     """Return the entries of each part of the optimizer, of which there are two if experts are on several ranks."""
     parts = len(optimizer.chained_optimizers)
-    return [dict(state)] if parts == 1 else [state[part] for part in range(parts)]
+    return [state] if parts == 1 else [state[part] for part in range(parts)]
+
+
+def leave_out_empty_groups(state: dict[Any, Any], optimizer: ChainedOptimizer) -> None:
+    """Number the groups of float32 main weights in an undivided state, without those of which this rank has nothing.
+
+    Megatron stores an empty list for such a group, and refuses to load it into the group of another rank.
+    """
+    for entries in parts_of(state, optimizer):
+        if (groups := entries.get(MAIN_WEIGHTS)) is not None:
+            entries[MAIN_WEIGHTS] = {number: group for number, group in enumerate(groups) if group}
+
+
+def add_empty_groups(state: dict[Any, Any], optimizer: ChainedOptimizer) -> None:
+    """Undo `leave_out_empty_groups` in a loaded state."""
+    for entries, part in zip(parts_of(state, optimizer), optimizer.chained_optimizers, strict=True):
+        if hasattr(part, "fp32_from_float16_groups"):
+            loaded = entries.get(MAIN_WEIGHTS, {})
+            entries[MAIN_WEIGHTS] = [loaded.get(number, []) for number in range(len(part.fp32_from_float16_groups))]
 
 
 def shard_views(state: Mapping[str, Any]) -> dict[str, list[Tensor]]:
@@ -159,7 +181,7 @@ def shard_views(state: Mapping[str, Any]) -> dict[str, list[Tensor]]:
 
 
 def load_sharded_state(
-    optimizer: ChainedOptimizer, loaded: Mapping[str, Any], views: Mapping[str, Sequence[Tensor]]
+    optimizer: ChainedOptimizer, loaded: dict[Any, Any], views: Mapping[str, Sequence[Tensor]]
 ) -> None:
     """Copy a loaded state into the optimizer. views: the `shard_views` of the state that was requested."""
     for name, blocks in views.items():

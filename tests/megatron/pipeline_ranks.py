@@ -58,6 +58,7 @@ TWO = {
     "virtual": Case("qwen3", PIPELINE | EMPTY_START, ["tensor-2", "qwen3-2"]),
     "frozen stage": Case("qwen3", PIPELINE | LONGER_END, common=LATER),
     "frozen virtual stage": Case("qwen3", PIPELINE | PARTS, ["frozen stage-2"], LATER),
+    "frozen stage in bfloat16": Case("qwen3", PIPELINE | LONGER_END, common=LATER | {"bf16": True}),
     "only the embedding": Case("qwen3", PIPELINE | LONGER_END, common={"only_train_params_name_list": EMBEDDING}),
     "frozen embedding": Case("qwen3", PIPELINE | RECOMPUTED, common={"freeze_params_name_list": EMBEDDING}),
 }

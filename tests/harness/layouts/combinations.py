@@ -94,7 +94,7 @@ VARIATIONS: dict[str, Variation] = {
     "frozen attention": Variation.of({"freeze_params_name_list": ["self_attention"]}),
     "only norms and the last layer": Variation.of({"only_train_params_name_list": ["layernorm", "layers.3"]}),
     "only the first layer": Variation.of({"only_train_params_name_list": [r"layers\.0\."], "clip_grad": 0.5}),
-    "only the output layer": Variation.of({"only_train_params_name_list": ["output_layer", "final_layernorm"]}),
+    "only the output layer": Variation.of({"only_train_params_name_list": ["output_layer|final_layernorm"]}),
     "embedding frozen": Variation.of({"freeze_params_name_list": ["embedding"]}),
     "only experts 0 and 1": Variation.of({"only_train_params_name_list": [r"experts\.[01]\."]}),
 }
