@@ -1,7 +1,7 @@
 """`Predictions`: the loss of a step by which a layer learns to predict the token after the next one.
 
-The gradient of the loss reaches the parameters of the layer only: hidden states, embedding and output layer are constants for
-it, as in slime. So the layer learns to predict what the policy says, and does not change the policy.
+The gradient of the loss reaches the parameters of the layer only: hidden states, embedding and output layer are
+constants for it, as in slime. So the layer learns to predict what the policy says, and does not change the policy.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ VALUES = {
     "--eval-config": "{folder}/sets.yaml",
     "--eval-prompt-data": "aime aime.jsonl",
     "--megatron-config-path": "{folder}/roles.yaml",
+    "--mtp-num-layers": "1",
     "--padded-vocab-size": "64",
     "--rm-type": "dapo",
     "--rm-url": "http://127.0.0.1:1",
