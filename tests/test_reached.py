@@ -38,6 +38,7 @@ FOR_TESTS = {
 CALLED_BY_NAME = {
     "eof_received": "by asyncio, of each protocol",
     "check_health": "by Ray Serve",
+    "get_replay_topk": "by Megatron's router",
     "tokens_generated": "by the contract of all engines: what was generated but not given away",
 }
 _WORD = re.compile(r"[\w.:]+")
