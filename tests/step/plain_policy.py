@@ -45,6 +45,9 @@ class PlainPolicy:
     def frozen_model(self, name: str) -> None:
         return None
 
+    def begin_update(self, samples: Sequence[TrainSample], masks: Sequence[Tensor], indices: Sequence[int]) -> None:
+        """It adds no loss."""
+
     def engine_routed(self, samples: Sequence[TrainSample]) -> None:
         return None
 
