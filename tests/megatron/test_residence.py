@@ -237,9 +237,9 @@ def test_no_pass_gathers_parameters_of_the_policy_meanwhile(
         monkeypatch.setattr(policy, "enable_forward_pre_hook", lambda: calls.append("enable"))
         scores_of = Trainee.scores_of
 
-        def noted(*args: Any) -> Any:
+        def noted(*args: Any, **options: Any) -> Any:
             calls.append("pass")
-            return scores_of(*args)
+            return scores_of(*args, **options)
 
         monkeypatch.setattr(Trainee, "scores_of", noted)
         rank.train(make_batch())
