@@ -27,12 +27,13 @@ from actors.megatron.grouped_experts import use_grouped_experts
 from actors.megatron.layers import block_spec, layer_spec
 from actors.megatron.layout import Layout, check_routing, replays_routing
 from actors.megatron.own_model import EXPECTED, Building, check_parameters, own_model
-from actors.megatron.prediction import WithLoss, prediction_loss
+from actors.megatron.prediction import prediction_loss
 from actors.megatron.prediction_layer import PredictionBlock
 from actors.megatron.router import use_own_router
 from actors.megatron.router_choices import RouterChoices, choices_of, leave_alone, place_choices
 from actors.megatron.virtual_stages import VirtualStages, interleaved_config
 from actors.megatron.weights import model_rules, named_parameters
+from actors.megatron.with_loss import WithLoss
 from schemas.errors import InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.plugins.trainer_points import UserFunction

@@ -72,20 +72,6 @@ def prediction_loss(model: Any, prediction: Prediction, hidden: Tensor, layer: L
     return loss
 
 
-class WithLoss(torch.autograd.Function):
-    """Return hidden states unchanged. Their backward pass is that of a further loss too."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, loss: Tensor) -> Tensor:
-        ctx.save_for_backward(loss)
-        return hidden.view_as(hidden)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        (loss,) = ctx.saved_tensors
-        return grad, torch.ones_like(loss)
-
-
 class Predictions:
     """The predicted tokens of a step's updates, and the sum of their losses on this rank.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from actors.megatron.families.balance_losses import BalanceLosses
 from actors.megatron.voters import Voters
+from actors.megatron.with_loss import WithLoss
 from actors.step.policy import UpdateSize
 from schemas.doc import doc
 
@@ -66,7 +67,7 @@ class RouterBalance:
         values = self._values(logits, voters)
         self.sums += values.detach()
         weights = values.new_tensor([self._losses.sequence, self._losses.step, self._losses.z])
-        with_loss: Tensor = _WithLoss.apply(probs, (values * weights).sum() * self._scale)  # type: ignore[no-untyped-call]
+        with_loss: Tensor = WithLoss.apply(probs, (values * weights).sum() * self._scale)  # type: ignore[no-untyped-call]
         return with_loss
 
     def _values(self, logits: Tensor, voters: Voters) -> Tensor:
@@ -94,16 +95,3 @@ class RouterBalance:
         load[:-1] *= (self._scores.experts / (self._scores.per_token * lengths.square())).unsqueeze(1)
         load[-1] = 0.0
         return load.index_select(0, voters.sequence) / self._size.sequences
-
-
-class _WithLoss(torch.autograd.Function):
-    """Values, whose backward pass begins that of a loss too."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, loss: Tensor) -> Tensor:
-        ctx.save_for_backward(loss)
-        return values.view_as(values)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        return gradient, torch.ones_like(ctx.saved_tensors[0])
