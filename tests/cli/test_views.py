@@ -20,8 +20,12 @@ from slime_events.analysis.views.run import RunView
 from slime_events.analysis.views.sample import SampleView
 from slime_events.analysis.views.step import StepView
 from slime_events.analysis.views.version import VersionView
+from slime_events.analysis.what_if.prediction import WhatIf
 
-VIEWS = (RunView, StepView, GroupView, SampleView, VersionView, MomentView, MomentDiff, Lineage, Report, Comparison)
+VIEWS = (
+    *(RunView, StepView, GroupView, SampleView, VersionView, MomentView, MomentDiff, Lineage, Report, Comparison),
+    WhatIf,
+)
 
 
 def _records(kind: Any) -> Iterator[type]:
@@ -83,6 +87,7 @@ import slime_events.analysis.lineage.resolve
 import slime_events.analysis.timetravel.read_moment
 import slime_events.analysis.views.read_records
 import slime_events.analysis.views.read_run
+import slime_events.analysis.what_if.what_if
 import slime_events.model.json_values
 assert not [name for name in sys.modules if name.startswith("slime_events.app")], sorted(sys.modules)
 """

@@ -18,6 +18,7 @@ from slime_events.app.cli.inspection_arguments import (
     declare_query,
     declare_show,
     declare_tail,
+    declare_what_if,
 )
 from slime_events.app.cli.parser import CommandParser, changed_data, nats_options, option, switch, weight_version
 
@@ -344,6 +345,7 @@ COMMANDS: dict[str, Command] = {
     "replay": Command("make the conductor's decisions again, and show the first difference", _replay, True),
     "replay-rollout": Command("generate one rollout again, on an engine with the same weights", _replay_rollout),
     "compare": Command("find the first difference of two runs, with the inputs of both sides", declare_compare),
+    "what-if": Command("predict a run's step time, idle shares and staleness under other settings", declare_what_if),
     "audit": Command("check a run's whole history: every check and its counts", declare_audit),
     "inspect": Command("find reward hacking and failures in a run, by SQL views", declare_inspect, True),
     "rescore": Command("apply another reward, filter or advantage to a run's rollouts", _rescore, True),

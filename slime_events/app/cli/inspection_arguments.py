@@ -3,6 +3,7 @@
 """
 
 from pathlib import Path
+from typing import Any
 
 from slime_events.app.cli.parser import CommandParser, option, switch
 
@@ -105,4 +106,24 @@ again, as slime-events rescore does, and compare the two graders."""
     switch(parser, "--alarms", "run only the detectors of failures, for a run that is on")
     option(parser, "--changes FILE", "compare with the rewards in a file of slime-events rescore --out")
     switch(parser, "--list", "list the detectors with their thresholds and read no run")
+    switch(parser, "--json", "JSON instead of text")
+
+
+def declare_what_if(parser: CommandParser) -> None:
+    """Declare the arguments of `what-if`."""
+    parser.description = """\
+Predict a recorded run under other settings: step time, idle shares, staleness and length bias, beside what was seen.
+The run's own timings and answers are used, and the conductor's own decisions are made in virtual time. Give several
+values to a flag for a row each; several flags give all combinations. RUN may be running, finished, or an archive."""
+    several: dict[str, Any] = {"default": [], "nargs": "+"}
+    option(parser, "--max-staleness N", "versions that a sample may be behind", int, **several)
+    option(parser, "--over-sampling-batch-size N", "groups requested at each top-up", int, **several)
+    orders = ("auto", "prompt", "completion")
+    parser.add_argument("--accept-order", choices=orders, help="order in which groups are accepted", **several)
+    option(parser, "--rollout-batch-size N", "groups of a step", int, **several)
+    option(parser, "--update-weights-interval N", "steps between two published versions", int, **several)
+    option(parser, "--engines N", "number of engines", int, dest="rollout_num_engines", **several)
+    option(parser, "--rm-workers N", "grader processes", int, **several)
+    option(parser, "--chunk-tokens N", "tokens of a sample between two appends of its progress", int, **several)
+    option(parser, "--seed N", "seed of the random choices [0]", int, 0)
     switch(parser, "--json", "JSON instead of text")

@@ -83,6 +83,12 @@ LINE_COMMANDS: dict[str, tuple[str, ...]] = {
     ),
     "replay-rollout": (f"replay-rollout {SMALL}", f"replay-rollout {SMALL} nothing"),
     "compare": (f"compare {SMALL} {SMALL}", f"compare {SMALL} {SIM}", f"compare {SMALL}", f"compare {SMALL} other"),
+    "what-if": (
+        f"what-if {SMALL}",
+        f"what-if {SIM}",
+        f"what-if {SMALL} --max-staleness two",
+        f"what-if {SMALL} --max-staleness 1 --over-sampling-batch-size 1 --rollout-batch-size 2",
+    ),
     "audit": (f"audit {SMALL}", f"audit {SIM} --most 1"),
     "inspect": (
         f"inspect {SMALL}",

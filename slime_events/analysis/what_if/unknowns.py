@@ -1,0 +1,72 @@
+"""Sentences about what a prediction cannot know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slime_events.analysis.what_if.engine_speed import LEAST_OVERLAP
+from slime_events.analysis.what_if.figures import Figures
+from slime_events.analysis.what_if.measurements import Measurements
+from slime_events.analysis.what_if.policy import Policy
+from slime_events.analysis.what_if.virtual_run import Simulated
+
+MORE = 1.1
+"""Beyond this factor of what was seen, a model is extrapolated."""
+UNLIKE = 0.1
+"""Relative error of the step time under the run's own settings from which the models do not fit."""
+
+
+def unknowns(measured: Measurements, seen: Figures, own: Figures, unfinished: int) -> list[str]:
+    """Return what no prediction from this run can know. unfinished: groups that had not ended."""
+    return list(_unknowns(measured, seen, own, unfinished))
+
+
+def _unknowns(measured: Measurements, seen: Figures, own: Figures, unfinished: int) -> Iterator[str]:
+    settings, engines = measured.settings, measured.engines
+    yield (
+        "Other staleness, order or batches give other weights, and other weights give other lengths and rewards. The "
+        "predictions use the answers that were recorded after as many steps, or about as many."
+    )
+    if engines.overlap < LEAST_OVERLAP:
+        yield (
+            f"Engines and trainer slow each other down if they share GPUs or a machine. In this run both worked in "
+            f"only {engines.overlap:.1%} of the rollouts' time, so a policy under which they overlap may be slower "
+            "than predicted."
+        )
+    else:
+        yield (
+            "Engines and trainer slow each other down if they share GPUs or a machine. This is fitted from the "
+            f"{engines.overlap:.0%} of the rollouts' time in which both worked."
+        )
+    yield "Each engine and each grader is assumed to be as fast as those of the run, however many there are."
+    off = own.step_seconds / seen.step_seconds - 1.0
+    if abs(off) > UNLIKE:
+        yield (
+            f"Under the run's own settings the predicted step takes {off:+.0%} of the time that was seen: compare "
+            "predictions with each other rather than with the run."
+        )
+    if unfinished:
+        yield f"{unfinished:,} groups had not ended. Their answers are left out, and they may be the longest."
+    if settings.reward.custom_reward_post_process_path:
+        yield "Your post-processing of rewards is not called: rewards are normalised as without it."
+    if measured.evaluations and settings.evaluation.eval_on == "version":
+        yield "Evaluations are made by the newest weights: engines are not held at the version under evaluation."
+
+
+def beyond(simulated: Simulated, measured: Measurements, policy: Policy, base: Policy) -> tuple[str, ...]:
+    """Return what the run has not shown, but the prediction of this policy depends on."""
+    sentences, engines, trainer = list[str](), measured.engines, measured.trainer
+    if simulated.most_running > MORE * engines.most_running:
+        sentences.append(
+            f"{simulated.most_running:,} rollouts at once on an engine; {engines.most_running:,} were seen"
+        )
+    fewest, most = simulated.step_tokens
+    if most > MORE * trainer.most_tokens or fewest * MORE < trainer.fewest_tokens:
+        sentences.append(
+            f"steps of {fewest:,} to {most:,} tokens; {trainer.fewest_tokens:,} to {trainer.most_tokens:,} were seen"
+        )
+    if policy.rollout_num_engines > base.rollout_num_engines:
+        sentences.append(f"{policy.rollout_num_engines} engines; {base.rollout_num_engines} were seen")
+    if simulated.repeated > UNLIKE:
+        sentences.append(f"{simulated.repeated:.0%} of the groups get answers of another group, drawn at random")
+    return tuple(sentences)

@@ -1,0 +1,1 @@
+"""Tests of `slime-events what-if`."""
