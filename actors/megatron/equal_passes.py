@@ -79,6 +79,6 @@ class EqualPasses:
         packed = pack_sequences([(token, token)], device, multiple_of=multiple)
         assert packed.packed.voters is not None, "packed sequences have voters"
         packed.packed.voters = packed.packed.voters.none()
-        packed.packed.prediction = Prediction.idle(packed.token_ids)
+        packed.packed.prediction = Prediction.idle(packed.token_ids, config)
         output: Tensor = self.model(packed.token_ids, packed.position_ids, None, packed_seq_params=packed.packed)
         return output

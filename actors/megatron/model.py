@@ -250,7 +250,7 @@ def _usual_model(
         **ends,
         vp_stage=virtual_stage,
     )
-    if architecture.trains_prediction:
+    if architecture.trains_prediction and model.post_process:
         layer = layer_spec(architecture, architecture.num_layers)
-        model.mtp = PredictionBlock(config, layer)
+        model.mtp = PredictionBlock(config, layer, virtual_stage)
     return model

@@ -10,17 +10,38 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
+from megatron.core.tensor_parallel.mappings import (
+    gather_from_sequence_parallel_region,
+    scatter_to_sequence_parallel_region,
+)
+from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from actors.step.log_probs import Layer, LogitMemory, TargetTokens
+from actors.step.place import Axis, Place
 from schemas.doc import doc
 from slime_events.core.training.train_batch import TrainSample
 
+Ints = npt.NDArray[np.int64]
 AHEAD = 2
 """A position predicts the token this many places later."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRows:
+    """The embedding of some tokens, for the last stage of a pipeline."""
+
+    ids: Annotated[Tensor, doc("int64 [ids]: ascending")]
+    values: Annotated[Tensor, doc("[ids, hidden], of the parameters' dtype")]
+
+    def of(self, token_ids: Tensor) -> Tensor:
+        """Return the embedding of tokens [1, tokens], which are among the ids: [tokens, 1, hidden]."""
+        places = torch.searchsorted(self.ids, token_ids[0])
+        return self.values.index_select(0, places).unsqueeze(1)
 
 
 @dataclass
@@ -33,13 +54,16 @@ class Prediction:
     scale: Annotated[float, doc("factor of the sum of the rows' losses")]
     memory: Annotated[LogitMemory, doc("limits on the memory for logits")]
     record: Annotated[Callable[[Tensor], None], doc("called with the sum of the rows' losses, in nats")]
+    embedding: Annotated[EmbeddingRows | None, doc("of `following`, on a stage without the embedding")] = None
     taken: bool = field(default=False)
 
     @classmethod
-    def idle(cls, token_ids: Tensor) -> Prediction:
+    def idle(cls, token_ids: Tensor, config: TransformerConfig) -> Prediction:
         """Return no targets, for a pass that only computes other ranks' tokens."""
         none = torch.zeros(0, dtype=torch.int64, device=token_ids.device)
-        return cls(torch.zeros_like(token_ids), none, none, 0.0, LogitMemory(), lambda _: None)
+        values = torch.zeros(1, config.hidden_size, dtype=config.params_dtype, device=token_ids.device)
+        embedding = EmbeddingRows(torch.zeros_like(token_ids[0, :1]), values)
+        return cls(torch.zeros_like(token_ids), none, none, 0.0, LogitMemory(), lambda _: None, embedding)
 
     def take(self) -> bool:
         """Return whether this pass adds the loss: the first one with gradients does."""
@@ -54,9 +78,7 @@ def prediction_loss(model: Any, prediction: Prediction, hidden: Tensor, layer: L
     model: the policy. hidden: [tokens of this rank, 1, hidden], after the final norm. layer: the output layer without
     gradient of its weight. arguments: those of a layer.
     """
-    with torch.no_grad():
-        following = model.embedding(input_ids=prediction.following, position_ids=None)
-    output = model.mtp.only(hidden.detach(), following, **arguments)
+    output = model.mtp.only(hidden.detach(), _following(model, prediction), **arguments)
     group = model.pg_collection.tp
     if model.config.sequence_parallel:
         output = gather_from_sequence_parallel_region(output, False, group=group)
@@ -72,6 +94,20 @@ def prediction_loss(model: Any, prediction: Prediction, hidden: Tensor, layer: L
     return loss
 
 
+@torch.no_grad()
+def _following(model: Any, prediction: Prediction) -> Tensor:
+    """Return the embedding of the next tokens, [tokens of this rank, 1, hidden]."""
+    if model.pre_process:
+        embedded: Tensor = model.embedding(input_ids=prediction.following, position_ids=None)
+        return embedded
+    assert prediction.embedding is not None, "the last stage gets it before the passes"
+    rows = prediction.embedding.of(prediction.following)
+    if not model.config.sequence_parallel:
+        return rows
+    own: Tensor = scatter_to_sequence_parallel_region(rows, group=model.pg_collection.tp)
+    return own
+
+
 class Predictions:
     """The predicted tokens of a step's updates, and the sum of their losses on this rank.
 
@@ -80,7 +116,9 @@ class Predictions:
 
     def __init__(self, factor: float, memory: LogitMemory) -> None:
         self._factor, self._memory = factor, memory
+        self._samples: Sequence[TrainSample] = ()
         self._masks: Sequence[Tensor] = ()
+        self._embedding: EmbeddingRows | None = None
         self._gradient_scale = 1.0
         self._tokens = self._all = 0
         self._sum: Tensor | float = 0.0
@@ -93,17 +131,29 @@ class Predictions:
         masks: [response] of each sample of the batch. gradient_scale: factor of the gradients, which the optimizer
         takes back.
         """
-        self._masks, self._gradient_scale = masks, gradient_scale
+        self._samples, self._masks, self._gradient_scale = samples, masks, gradient_scale
         self._tokens = sum(len(_predicted(samples[index], masks[index])) for index in indices)
         self._all += self._tokens
 
-    def end(self, group: dist.ProcessGroup) -> dict[str, float]:
-        """End the step; return its metric, the mean loss of its predicted tokens [nats]. group: data parallel ranks."""
-        total = torch.as_tensor(self._sum, dtype=torch.float32).clone()
-        total = total.to(torch.device(torch.cuda.current_device()))
-        dist.all_reduce(total, group=group)
+    def ids(self, batches: Sequence[list[int]]) -> Ints:
+        """Return the ids of the tokens of this rank's micro batches in an update, int64 [ids], ascending."""
+        tokens = [self._samples[index].tokens for members in batches for index in members]
+        # A position without a next token has id 0.
+        return np.unique(np.concatenate([np.zeros(1, np.int64), *tokens]))
+
+    def take_embedding(self, embedding: EmbeddingRows | None) -> None:
+        """Use the embedding of `ids` in the passes of the update."""
+        self._embedding = embedding
+
+    def end(self, place: Place) -> dict[str, float]:
+        """End the step; return its metric, the mean loss of its predicted tokens [nats]; collective."""
+        total = torch.as_tensor(self._sum, dtype=torch.float32).clone().to(place.device)
+        for axis in (Axis.DATA, Axis.PIPELINE):  # only the last stage has a loss
+            if place.size(axis) > 1:
+                dist.all_reduce(total, group=place.group(axis))
         mean = float(total) / max(1, self._all)
-        self._masks, self._tokens, self._all, self._sum = (), 0, 0, 0.0
+        self._samples, self._masks, self._embedding = (), (), None
+        self._tokens, self._all, self._sum = 0, 0, 0.0
         return {"mtp_loss": mean}
 
     def of(
@@ -125,7 +175,7 @@ class Predictions:
         targets = torch.cat(places).to(device)
         scale = self._factor * self._gradient_scale / max(1, self._tokens)
         ids = token_ids[0].index_select(0, targets)
-        return Prediction(following, targets - AHEAD, ids, scale, self._memory, self._record)
+        return Prediction(following, targets - AHEAD, ids, scale, self._memory, self._record, self._embedding)
 
     def _record(self, total: Tensor) -> None:
         self._sum = self._sum + total

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from actors.megatron.families.registry import read_architecture
 from actors.megatron.formats.registry import FORMATS, format_named
-from actors.megatron.layout import Layout
 from schemas.errors import CheckpointMismatch, ImpossibleCombination
 from slime_events.core.config.combinations import BALANCE_LOSSES, is_on
 
@@ -40,16 +39,16 @@ def check_prediction(settings: TrainerSettings, architecture: Architecture) -> A
     """
     if not settings.enable_mtp_training:
         return architecture
-    layout, layers = Layout.of(settings), architecture.prediction_layers
+    layers = architecture.prediction_layers
     if layers != 1:
         raise ImpossibleCombination(
             f"enable-mtp-training needs one multi-token prediction layer, and num_nextn_predict_layers of the "
             f"checkpoint is {layers}: leave it out"
         )
-    if layout.pipeline > 1 or layout.context > 1:
+    if (context := settings.context_parallel_size) > 1:
         raise ImpossibleCombination(
-            f"enable-mtp-training with pipeline-model-parallel-size {layout.pipeline} and context-parallel-size "
-            f"{layout.context}: it runs with tensor, expert and data parallel ranks; set both to 1"
+            f"enable-mtp-training with context-parallel-size {context}: it runs with tensor, pipeline, expert and data "
+            "parallel ranks; set it to 1"
         )
     for name in ("moe_router_bias_update_rate", *BALANCE_LOSSES):
         if is_on(value := settings.megatron.get(name)):

@@ -89,7 +89,7 @@ class ExchangedWeights:
         """See `Residence`; changes are always kept."""
         weights = all_tensors(policy)
         pairs, exchanged = list(zip(weights, self._host, strict=True)), 0
-        with _whole(policy), _frozen(weights):
+        with gathered_parameters(policy), _frozen(weights):
             try:
                 for parameter, host in beating(pairs):
                     _exchange(parameter, host)
@@ -140,7 +140,7 @@ def _frozen(parameters: Sequence[Tensor]) -> Iterator[None]:
 
 
 @contextmanager
-def _whole(policy: torch.nn.Module) -> Iterator[None]:
+def gathered_parameters(policy: torch.nn.Module) -> Iterator[None]:
     """Gather the policy's parameters now, and not in a forward pass, as Megatron does with `overlap_param_gather`."""
     if not isinstance(policy, DistributedDataParallel) or not policy.use_forward_hook:
         yield

@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 
 from actors.megatron.balance import Balance
 from actors.megatron.cpu import install, on_cpu
+from actors.megatron.embedding_rows import embedding_rows
 from actors.megatron.families.architecture import Architecture
 from actors.megatron.forward import Packed, pack, pack_sequences, response_log_probs
 from actors.megatron.frozen_model import FrozenModel
@@ -198,7 +199,7 @@ class Trainee(Trained):
 
     def own_metrics(self) -> dict[str, float]:
         of_routers = {} if self.balance is None else self.balance.metrics()
-        return of_routers | ({} if self.predictions is None else self.predictions.end(self.place.data))
+        return of_routers | ({} if self.predictions is None else self.predictions.end(self.place))
 
     def update(
         self,
@@ -211,13 +212,19 @@ class Trainee(Trained):
         before: Callable[[], None] = lambda: None,
         size: UpdateSize | None = None,
     ) -> tuple[float, list[Figures]]:
-        balance = self.balance
+        balance, predictions = self.balance, self.predictions
         step = partial(Trained.update, self, batches, forward, loss, what=what, timed=timed)
+
+        def prepare() -> None:
+            before()  # may change weights
+            if predictions is not None and self.place.size(Axis.PIPELINE) > 1:
+                predictions.take_embedding(embedding_rows(self.model, predictions.ids(batches), self.place))
+
         if balance is None or size is None:
-            return step(before=before)
+            return step(before=prepare)
 
         def before_and_count() -> None:
-            before()
+            prepare()
             balance.count(lambda: self.schedule.run(batches, forward, lambda *_: (None, None), Gradients.NONE))
 
         with balance.of_update(size, float(self.optimizer.scale_loss(torch.ones(())))):

@@ -1,0 +1,27 @@
+"""The program of each process of the soak in `test_prediction`: four ranks in two directions."""
+
+from __future__ import annotations
+
+from tests.megatron.expert_ranks import EXPERTS, FIXED
+from tests.megatron.pipeline_ranks import LONGER_END, PIPELINE, WHOLE, Case, run_all
+from tests.megatron.prediction_ranks import MTP, STAGES, TENSOR
+
+APART = {"megatron": {"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1} | LONGER_END["megatron"]}
+SHARED = {"megatron": LONGER_END["megatron"] | WHOLE["megatron"]}
+IDLE = {"megatron": EXPERTS["megatron"] | LONGER_END["megatron"]} | FIXED | {"micro_batch_size": 16}
+FOUR = {
+    "tensor and stages": Case("deepseek_v3", PIPELINE | TENSOR | APART, common=MTP),
+    "tensor, stages of GLM": Case("glm4_moe", STAGES | TENSOR, common=MTP),
+    "data and stages": Case("deepseek_v3", PIPELINE | SHARED, common=MTP),
+    "a pass and none": Case("deepseek_v3", PIPELINE | IDLE, common=MTP),
+}
+"""Layouts of four ranks."""
+
+
+def main() -> None:
+    """Run the cases of four ranks."""
+    run_all(FOUR, 4)
+
+
+if __name__ == "__main__":
+    main()
