@@ -29,6 +29,8 @@ from slime_events.core.training.train_batch import TrainSample
 Ints = npt.NDArray[np.int64]
 AHEAD = 2
 """A position predicts the token this many places later."""
+NOTHING = -1
+"""Target of a position that predicts no trained token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,10 @@ class EmbeddingRows:
 class Prediction:
     """The targets of a micro batch, for one pass with gradients."""
 
-    following: Annotated[Tensor, doc("int64 [1, tokens]: the next token of each position; 0 after the last one")]
-    rows: Annotated[Tensor, doc("int64 [rows]: packed positions that predict a trained token")]
+    following: Annotated[
+        Tensor, doc("int64 [1, this rank's tokens]: the next token of each position; 0 after the last one")
+    ]
+    rows: Annotated[Tensor, doc("int64 [rows]: places among this rank's tokens that predict a trained token")]
     targets: Annotated[Tensor, doc("int64 [rows]: these tokens")]
     scale: Annotated[float, doc("factor of the sum of the rows' losses")]
     memory: Annotated[LogitMemory, doc("limits on the memory for logits")]
@@ -148,7 +152,7 @@ class Predictions:
     def end(self, place: Place) -> dict[str, float]:
         """End the step; return its metric, the mean loss of its predicted tokens [nats]; collective."""
         total = torch.as_tensor(self._sum, dtype=torch.float32).clone().to(place.device)
-        for axis in (Axis.DATA, Axis.PIPELINE):  # only the last stage has a loss
+        for axis in (Axis.REPLICAS, Axis.PIPELINE):  # only the last stage has a loss
             if place.size(axis) > 1:
                 dist.all_reduce(total, group=place.group(axis))
         mean = float(total) / max(1, self._all)
@@ -157,25 +161,36 @@ class Predictions:
         return {"mtp_loss": mean}
 
     def of(
-        self, samples: Sequence[TrainSample], indices: Sequence[int], token_ids: Tensor, ends: Tensor
+        self,
+        samples: Sequence[TrainSample],
+        indices: Sequence[int],
+        token_ids: Tensor,
+        of_own_tokens: Callable[[Tensor, int], Tensor],
     ) -> Prediction | None:
-        """Return the targets of packed samples; None outside of an update.
+        """Return this rank's targets of packed samples; None outside of an update.
 
-        ends: int [sequences + 1], where each sequence ends in `token_ids` [1, tokens].
+        token_ids: int64 [1, tokens], of the samples at `indices` one after another, then any padding. of_own_tokens:
+        see `PackedSequences`.
         """
         if not self._masks:
             return None
-        device = token_ids.device
-        following = token_ids.roll(-1, 1)
-        following[0, (ends[1:] - 1).to(device)] = 0
-        places, start = [], 0
+        device, ids = token_ids.device, token_ids[0]
+        places, lasts, start = [], [ids.numel() - 1], 0
         for index in indices:
             places.append(_predicted(samples[index], self._masks[index]) + start)
             start += samples[index].total_length
-        targets = torch.cat(places).to(device)
+            lasts.append(start - 1)
+        following = ids.roll(-1)
+        following[torch.tensor(lasts, device=device)] = 0
+        trained = torch.cat(places).to(device)
+        ahead = torch.full_like(ids, NOTHING)
+        ahead[trained - AHEAD] = ids.index_select(0, trained)
+        # Context parallel ranks have parts of a sequence: a position's next tokens may be another rank's.
+        following, ahead = of_own_tokens(following, 0), of_own_tokens(ahead, NOTHING)
+        rows = (ahead != NOTHING).nonzero().squeeze(1)
         scale = self._factor * self._gradient_scale / max(1, self._tokens)
-        ids = token_ids[0].index_select(0, targets)
-        return Prediction(following, targets - AHEAD, ids, scale, self._memory, self._record, self._embedding)
+        targets = ahead.index_select(0, rows)
+        return Prediction(following[None], rows, targets, scale, self._memory, self._record, self._embedding)
 
     def _record(self, total: Tensor) -> None:
         self._sum = self._sum + total

@@ -45,11 +45,6 @@ def check_prediction(settings: TrainerSettings, architecture: Architecture) -> A
             f"enable-mtp-training needs one multi-token prediction layer, and num_nextn_predict_layers of the "
             f"checkpoint is {layers}: leave it out"
         )
-    if (context := settings.context_parallel_size) > 1:
-        raise ImpossibleCombination(
-            f"enable-mtp-training with context-parallel-size {context}: it runs with tensor, pipeline, expert and data "
-            "parallel ranks; set it to 1"
-        )
     for name in ("moe_router_bias_update_rate", *BALANCE_LOSSES):
         if is_on(value := settings.megatron.get(name)):
             raise ImpossibleCombination(

@@ -270,8 +270,8 @@ class Trainee(Trained):
         if self.routes is not None:
             packed.packed.routing = self.routes.training(self._tokens(samples, indices, packed))
         if self.predictions is not None:
-            ends = packed.packed.cu_seqlens_q
-            packed.packed.prediction = self.predictions.of(samples, indices, packed.token_ids, ends)
+            own = packed.packed.of_own_tokens
+            packed.packed.prediction = self.predictions.of(samples, indices, packed.token_ids, own)
         return packed
 
     def begin_update(self, samples: Sequence[TrainSample], masks: Sequence[Tensor], indices: Sequence[int]) -> None:

@@ -10,6 +10,7 @@ MTP = {"enable_mtp_training": True, "mtp_loss_scaling_factor": 0.5, "adam_eps": 
 """With Adam's usual epsilon, a gradient that is 0 but for rounding would move a weight as far as any other."""
 SOME = {"only_train_params_name_list": [r"mtp\.layers\.0\..*experts\.[01]\.", "eh_proj"]}
 """Trained parameters: only some of the layer's experts, of which the second rank has none, and its projection."""
+CONTEXT = {"context_parallel_size": 2}
 TENSOR = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 APART = {"megatron": {"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1}}
 STAGES = PIPELINE | LONGER_END
@@ -17,6 +18,7 @@ ALONE = {"only_train_params_name_list": [r"mtp\.layers\.0\."]}
 """The first stage trains nothing."""
 TWO = {
     "both": Case("deepseek_v3", TENSOR | APART, common=MTP),
+    "context": Case("deepseek_v3", CONTEXT, common=MTP),
     "stages": Case("deepseek_v3", STAGES, common=MTP),
 }
 """Two ranks."""
@@ -29,6 +31,9 @@ MORE = {
     "stages of GLM": Case("glm4_moe", PIPELINE | {"megatron": LONGER_END["megatron"] | FULL}, common=MTP),
     "the layer alone": Case("glm4_moe", STAGES, common=MTP | ALONE),
     "latent stages": Case("glm4_moe_lite", STAGES, common=MTP),
+    "context of GLM": Case("glm4_moe", CONTEXT, common=MTP),
+    "context and experts": Case("deepseek_v3", CONTEXT | EXPERTS, common=MTP),
+    "latent context": Case("glm4_moe_lite", CONTEXT | {"log_probs_chunk_size": 3}, common=MTP),
     "tensor and experts": Case("deepseek_v3", TENSOR | APART, ["a pass and none-2"], common=MTP),
 }
 """Two ranks in further layouts, for a soak."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.megatron.expert_ranks import EXPERTS, FIXED
 from tests.megatron.pipeline_ranks import LONGER_END, PIPELINE, WHOLE, Case, run_all
-from tests.megatron.prediction_ranks import MTP, STAGES, TENSOR
+from tests.megatron.prediction_ranks import CONTEXT, MTP, STAGES, TENSOR
 
 APART = {"megatron": {"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1} | LONGER_END["megatron"]}
 SHARED = {"megatron": LONGER_END["megatron"] | WHOLE["megatron"]}
@@ -13,6 +13,9 @@ FOUR = {
     "tensor and stages": Case("deepseek_v3", PIPELINE | TENSOR | APART, common=MTP),
     "tensor, stages of GLM": Case("glm4_moe", STAGES | TENSOR, common=MTP),
     "data and stages": Case("deepseek_v3", PIPELINE | SHARED, common=MTP),
+    "tensor and context": Case("glm4_moe", CONTEXT | TENSOR, common=MTP),
+    "stages and context": Case("glm4_moe_lite", STAGES | CONTEXT, common=MTP),
+    "stages, context and experts": Case("deepseek_v3", PIPELINE | CONTEXT | APART, common=MTP),
     "a pass and none": Case("deepseek_v3", PIPELINE | IDLE, common=MTP),
 }
 """Layouts of four ranks."""

@@ -115,7 +115,6 @@ def test_four_ranks_equal_one(models: Path, tmp_path: Path) -> None:
     [
         ({}, 0, "num_nextn_predict_layers of the checkpoint is 0"),
         ({}, 2, "num_nextn_predict_layers of the checkpoint is 2"),
-        ({"context_parallel_size": 2}, 1, "context-parallel-size 2"),
         ({"megatron": {"moe_router_bias_update_rate": 0.1}}, 1, "moe-router-bias-update-rate 0.1"),
         ({"megatron": {"moe_aux_loss_coeff": [0.0, 0.1]}}, 1, "moe-aux-loss-coeff"),
         ({"megatron": {"moe_z_loss_coeff": 0.1}}, 1, "moe-z-loss-coeff 0.1"),

@@ -38,6 +38,11 @@ def test_what_is_planned_for_some_of_them(verdicts: dict[str, Verdict]) -> None:
         assert verdict.plan is None or verdict.plan.memory.total < 80 * 2**30, name
 
 
+def test_two_nodes_have_the_ranks_that_a_launch_lacks() -> None:
+    words = read_launches(HERE / "launches.json")["scripts/run-glm4.7-30B-A3B"]
+    assert judge("two nodes", [*words, "--actor-num-nodes", "2"]).accepted
+
+
 def test_a_page_is_read_as_its_reader_does() -> None:
     fragments = list(read_fragments(PAGE.read_text(encoding="utf-8")))
     kinds = [fragment.kind for fragment in fragments]
