@@ -95,19 +95,20 @@ def test_two_ranks_equal_one(models: Path, rank_pair: RankPair, tmp_path: Path) 
 
 @pytest.mark.soak
 @pytest.mark.real
-def test_two_ranks_of_each_layout_equal_one(models: Path, rank_pair: RankPair, tmp_path: Path) -> None:
-    (out := tmp_path / "ranks").mkdir()
+@pytest.mark.parametrize("group", MORE)
+def test_two_ranks_of_each_layout_equal_one(group: str, models: Path, rank_pair: RankPair, tmp_path: Path) -> None:
+    (out := tmp_path / group).mkdir()
     rank_pair.run("tests.megatron.prediction_ranks_more", models, out)
-    for name, case in MORE.items():
-        (alone := tmp_path / name).mkdir()
-        compare(name, case, models, out, alone)
+    for name, case in MORE[group].items():
+        compare(name, case, models, out, tmp_path / f"alone {name}")
 
 
 @pytest.mark.soak
-def test_four_ranks_equal_one(models: Path, tmp_path: Path) -> None:
-    out = run_ranks(4, "tests.megatron.prediction_ranks_of_four", models, tmp_path / "ranks")
-    for name, case in FOUR.items():
-        compare(name, case, models, out, tmp_path / name, ranks=4)
+@pytest.mark.parametrize("group", FOUR)
+def test_four_ranks_equal_one(group: str, models: Path, tmp_path: Path) -> None:
+    out = run_ranks(4, "tests.megatron.prediction_ranks_of_four", models, tmp_path / group)
+    for name, case in FOUR[group].items():
+        compare(name, case, models, out, tmp_path / f"alone {name}", ranks=4)
 
 
 @pytest.mark.parametrize(
