@@ -30,12 +30,20 @@ class DurableFile(io.FileIO):
         self._low, self._high = min(self._low, end - count), max(self._high, end)
         self._waiting += count
         if self._waiting >= AHEAD_BYTES:
-            # Linux begins to write the range and does not wait. A file system that cannot do this waits in `sync`.
-            with contextlib.suppress(OSError):
-                os.posix_fadvise(self.fileno(), self._low, self._high - self._low, os.POSIX_FADV_DONTNEED)
+            _begin_to_write(self.fileno(), self._low, self._high - self._low)
             self._low, self._high, self._waiting = end, end, 0
         return count
 
     def sync(self) -> None:
         """Wait until all bytes are on the disk. Raises OSError."""
         os.fsync(self.fileno())
+
+
+def _begin_to_write(file: int, start: int, length: int) -> None:
+    """Let Linux begin to write a range of bytes, without waiting.
+
+    macOS has no such call, and some file systems cannot do it: there `sync` waits for all bytes.
+    """
+    if hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(file, start, length, os.POSIX_FADV_DONTNEED)

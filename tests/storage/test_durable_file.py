@@ -46,6 +46,15 @@ def test_a_file_system_without_ranges_waits_in_the_end(tmp_path: Path, monkeypat
     assert (tmp_path / "file").stat().st_size == AHEAD_BYTES
 
 
+def test_a_system_without_ranges_waits_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("posix_fadvise", "POSIX_FADV_DONTNEED"):  # as on macOS
+        monkeypatch.delattr(os, name)
+    with DurableFile(tmp_path / "file") as file:
+        file.write(b"a" * AHEAD_BYTES)
+        file.sync()
+    assert (tmp_path / "file").stat().st_size == AHEAD_BYTES
+
+
 def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"mine")
     with pytest.raises(FileExistsError):
