@@ -16,8 +16,11 @@ from actors.megatron.families.registry import read_architecture
 from actors.megatron.prediction_settings import check_stored_prediction
 from actors.megatron.rank import TrainerRank
 from schemas.errors import CheckpointMismatch
+from slime_events.app.demo.settings import prepare_demo
+from slime_events.core.config.toml import to_toml
 from storage.weights.folder_formats import FolderFormat
 from storage.weights.store import WeightStore
+from tests.cli.invoke import command
 from tests.megatron.plain_prediction import COPIES, FAMILIES, FILE, make_prediction_model
 from tests.megatron.test_formats import same_files, save_as_megatron_lm
 from tests.megatron.tiny import make_batch
@@ -131,6 +134,19 @@ def test_a_folder_without_the_layer_is_refused(models: Path, trainer: Trainer) -
     check_stored_prediction("--ref-load", str(models / "without"), None, architecture)
     with trainer(models / "without") as rank:  # it trains the other layers
         rank.train(make_batch())
+
+
+@pytest.mark.parametrize("flags", [("--load",), ("--use-kl-loss", "--kl-loss-coef", "0.1", "--ref-load")])
+def test_the_command_refuses_a_folder_without_the_layer(flags: tuple[str, ...], models: Path, tmp_path: Path) -> None:
+    """Before anything of the run exists."""
+    settings = tmp_path / "good.toml"
+    settings.write_text(to_toml(prepare_demo(tmp_path / "data")))
+    model, without = str(models / "glm4_moe"), str(models / "without")
+    places = ("--config", str(settings), "--runs-dir", str(tmp_path / "runs"), "--run", "r", "--plain")
+    words = (*places, "--hf-checkpoint", model, "--enable-mtp-training", *flags)
+    with pytest.raises(CheckpointMismatch, match=rf"{flags[-1]} \S*without does not have"):
+        command("train")([*words, without])
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("family", ["deepseek_v3", pytest.param("glm4_moe", marks=pytest.mark.soak)])
