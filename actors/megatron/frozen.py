@@ -1,26 +1,32 @@
 """`freeze`: select the trained parameters by name (`--only-train-params-name-list`, `--freeze-params-name-list`)."""
 
+import logging
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from megatron.core.models.gpt import GPTModel
 from torch import Tensor
 
 from actors.megatron.equal_passes import shares_experts
+from actors.megatron.families.architecture import Architecture
 from actors.megatron.holders import of_whole_model
-from actors.megatron.weights import EMBEDDING, is_tied_copy, named_parameters
+from actors.megatron.weights import EMBEDDING, is_tied_copy, named_parameters, rules_of
 from actors.step.place import Place
 from schemas.errors import InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
 
+logger = logging.getLogger(__name__)
 
-def freeze(model: torch.nn.Module, settings: TrainerSettings, place: Place) -> None:
+
+def freeze(model: torch.nn.Module, architecture: Architecture, settings: TrainerSettings, place: Place) -> None:
     """Disable the gradient of parameters that are not trained, so that optimizer and checkpoint have no state for them.
 
     Call it before the model is wrapped; collective. With both lists, train the parameters that the first names and the
-    second does not. A rank that has only some of the layers or experts may have no trained parameter. Raises
-    InvalidValue if an expression matches no parameter of the whole model, or if no parameter is left to train.
+    second does not. A rank that has only some of the layers or experts may have no trained parameter. Rank 0 logs how
+    many parameters of the whole model are trained. Raises InvalidValue if an expression matches no parameter of the
+    whole model, or if no parameter is left to train.
     """
     only, frozen = settings.only_train_params_name_list, settings.freeze_params_name_list
     if not only and not frozen:
@@ -34,6 +40,9 @@ def freeze(model: torch.nn.Module, settings: TrainerSettings, place: Place) -> N
     trained = {name for name in names if (not only or _named(name, only)) and not _named(name, frozen)}
     if not trained:
         raise InvalidValue("--only-train-params-name-list and --freeze-params-name-list leave no parameter to train")
+    if place.rank == 0:
+        count, every = count_elements(trained, architecture), count_elements(names, architecture)
+        logger.info("%d of the model's %d parameters are trained (%.2f %%)", count, every, 100 * count / every)
     for name, parameter in parameters.items():
         parameter.requires_grad_(name in trained)
     for copy in filter(is_tied_copy, model.parameters()):
@@ -42,6 +51,11 @@ def freeze(model: torch.nn.Module, settings: TrainerSettings, place: Place) -> N
     # there. A layer that is recomputed gets gradients of its own only if its input has one.
     if shares_experts() or settings.megatron.get("recompute_granularity") is not None:
         _begin_at_embedding(model)
+
+
+def count_elements(names: Collection[str], architecture: Architecture) -> int:
+    """Return the number of elements of some parameters of the whole model, by Megatron's names, in any layout."""
+    return sum(math.prod(shape) for rule in rules_of(names, architecture).values() for shape in rule.shapes)
 
 
 def _begin_at_embedding(model: torch.nn.Module) -> None:

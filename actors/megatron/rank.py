@@ -128,7 +128,7 @@ class TrainerRank(Backend):
         check_beginning(first, step, optimizer=settings.load_optim)
         policy = self._build()
         load_hf_weights(policy, architecture, first, place, step)
-        freeze(policy, settings, place)
+        freeze(policy, architecture, settings, place)
         room = Residences(policy, self._build, place.device, on_host=waits_on_host())
         frozen = load_frozen(architecture, settings, self._algorithm, self._flags.transformer, room, place)
         model = wrap_data_parallel(policy, self._config, settings, self._flags)

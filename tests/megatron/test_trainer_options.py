@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from actors.megatron import trainee
+from actors.megatron import frozen, trainee
 from actors.megatron.attention import PackedSequences
 from actors.megatron.families.registry import read_architecture
 from actors.megatron.forward import pack, response_log_probs, response_outputs
@@ -48,10 +49,19 @@ def digest(rank: TrainerRank) -> str:
     ],
 )
 def test_only_named_parameters_are_trained(
-    lists: dict[str, list[str]], trained: str, tiny: Path, tmp_path: Path, trainer: Trainer
+    lists: dict[str, list[str]],
+    trained: str,
+    tiny: Path,
+    tmp_path: Path,
+    trainer: Trainer,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, frozen.__name__)
     with trainer(tiny, **lists) as rank:
         before = tensors(rank)
+        every = list(rank.trainee.model.parameters())
+        counts = sum(each.numel() for each in every if each.requires_grad), sum(each.numel() for each in every)
+        assert [record.args[:2] for record in caplog.records if record.name == frozen.__name__] == [counts]
         rank.train(make_batch(0))
         after = tensors(rank)
         rank.save_checkpoint(tmp_path / "c")
