@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from serve_apps.rollouts.agents.dialects import chat, generate, messages, responses
 from serve_apps.rollouts.agents.dialects.fields import SGLANG, Field, Fields, Use
+from tools.page_command import update_page
 from tools.settings_page import section
 
 BEGIN, END = "<!-- made by tools.agent_apis_page -->\n", "<!-- end -->\n"
@@ -48,5 +46,4 @@ def _here(field: Field) -> str:
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(document(path.read_text(encoding="utf-8")), encoding="utf-8")
+    update_page(__doc__, document)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from benchmarks.baseline import Baseline, Measurement, read_all
 from benchmarks.figure import Figure
 from benchmarks.table import number, target
+from tools.page_command import update_page
 
 BEGIN = "<!-- made by tools.benchmarks_page -->\n"
 HEAD = ("benchmark", "figure", "value", "target", "met", "machine; load before, after; commit", "parts and remarks")
@@ -47,5 +46,4 @@ def _conditions(measurement: Measurement) -> str:
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(document(path.read_text(encoding="utf-8")), encoding="utf-8")
+    update_page(__doc__, document)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from slime_events.core.config.flags import FILES, OLDER_FLAGS
 from slime_events.core.config.help_text import default_words
 from slime_events.core.config.rule_checks import reason
 from slime_events.core.config.rules import Later
+from tools.page_command import write_page
 from tools.settings_page import section
 
 NEEDS_GPU = {"--colocate": "on the CPU, processes share the cores anyway, and a note says that the flag has no effect"}
@@ -225,4 +225,4 @@ note: --num-gpus-per-node: no effect; Ray detects the devices of each node.
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(document(), encoding="utf-8")
+    write_page(__doc__, document)

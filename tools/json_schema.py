@@ -1,7 +1,6 @@
 """Print the JSON Schema of the events, the envelope and the inbox: `python -m tools.json_schema`."""
 
 import json
-import sys
 from typing import Any
 
 import msgspec
@@ -9,6 +8,7 @@ import msgspec
 from schemas.codec import StoredEnvelope
 from schemas.inbox import InboxFates, InboxPrompt, InboxQuestion, InboxReply
 from schemas.registry import EVENT_CLASSES
+from tools.page_command import print_page
 
 JSON_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -41,4 +41,4 @@ def json_schema() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
+    print_page(__doc__, lambda: json.dumps(json_schema(), indent=2) + "\n")

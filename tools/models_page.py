@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from pathlib import Path
 
 from actors.megatron.families.registry import FAMILIES
+from tools.page_command import update_page
 
 BEGIN = "<!-- made by tools.models_page -->\n"
 END = "\n## "
@@ -29,5 +28,4 @@ def _summary(family: object) -> str:
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(document(path.read_text(encoding="utf-8")), encoding="utf-8")
+    update_page(__doc__, document)

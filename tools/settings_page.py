@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from pathlib import Path
+from functools import partial
 
 from slime_events.algorithms.train_arguments import registered
 from slime_events.core.config import tables
 from slime_events.core.config.fields import COMPONENTS, Registered, SettingsField, settings_fields
 from slime_events.core.config.flags import OLDER_FLAGS
 from slime_events.core.config.help_text import default_words, value_words
+from tools.page_command import write_page
 
 DEFAULTS_OF_SLIME: dict[str, str] = {
     "actor_num_gpus_per_node": "8",
@@ -121,4 +121,4 @@ def _cells(cells: Iterable[str]) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(document(registered()), encoding="utf-8")
+    write_page(__doc__, partial(document, registered()))

@@ -1,12 +1,12 @@
 """Generate docs/tables.md from the tables: `python -m tools.tables_page > docs/tables.md`."""
 
-import sys
 from collections.abc import Iterator, Sequence
 
 from slime_events.analysis.query.detectors import DETECTORS
 from slime_events.analysis.query.detectors.detector import Detector
 from slime_events.analysis.query.table import Column, Table
 from slime_events.analysis.query.tables import TABLES
+from tools.page_command import print_page
 
 _HEAD = """# Tables
 
@@ -63,4 +63,4 @@ def _columns(columns: Sequence[Column]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(tables_page())
+    print_page(__doc__, tables_page)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import enum
 import inspect
 import re
-import sys
 from typing import Any, get_args, get_type_hints
 
 import msgspec
 
 from schemas.event import Event, type_of
 from schemas.registry import EVENT_CLASSES, NOUNS
+from tools.page_command import print_page
 
 _HEAD = """# Events
 
@@ -88,4 +88,4 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(event_table())
+    print_page(__doc__, event_table)
