@@ -18,6 +18,7 @@ from slime_events.app.cli.inspection_arguments import (
     declare_query,
     declare_show,
     declare_tail,
+    declare_trace,
     declare_what_if,
 )
 from slime_events.app.cli.parser import CommandParser, changed_data, nats_options, option, switch, weight_version
@@ -352,6 +353,7 @@ COMMANDS: dict[str, Command] = {
     "export": Command("export a run's samples as slime's dumps, JSON lines, Parquet or a data set", _export),
     "convert": Command("write a model's weights in another format: Hugging Face, torch_dist", _convert, True, False),
     "metrics": Command("print slime's metrics of a run, or write them to TensorBoard and W&B", _metrics, True),
+    "trace": Command("send or write the traces of a past run, with their ids", declare_trace, takes_run=False),
     "archive": Command("extend a run's archive to the end of its log, verify it, repair it", _archive),
     "restore": Command("restore a run's folder and log from the archive alone", _restore, takes_run=False),
     "produce": Command("send prompts from a file to a run", _produce),

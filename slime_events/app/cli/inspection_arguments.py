@@ -127,3 +127,21 @@ values to a flag for a row each; several flags give all combinations. RUN may be
     option(parser, "--chunk-tokens N", "tokens of a sample between two appends of its progress", int, **several)
     option(parser, "--seed N", "seed of the random choices [0]", int, 0)
     switch(parser, "--json", "JSON instead of text")
+
+
+def declare_trace(parser: CommandParser) -> None:
+    """Declare the arguments of `trace`."""
+    from slime_events.analysis.timetravel.log_position import FORMS
+
+    parser.usage = "slime-events trace export RUN (--otlp URL | --out FILE) [--from POS] [--to POS] [--share X]"
+    parser.description = """\
+Send or write the spans of a run, or of a stretch of it, with the ids and times that the live processes gave them. RUN
+may be running, finished, or an archive. Each span is exported once, however often a receiver has already got it."""
+    parser.add_argument("action", choices=("export",), help="export: send or write the spans")
+    parser.add_run()
+    option(parser, "--otlp URL", "OTLP/HTTP endpoint to send the spans to, as http://localhost:4318")
+    option(parser, "--out FILE", "file to write the spans to, a JSON line each (docs/metrics.md)", Path)
+    option(parser, "--from POS", f"begin at this position [the first]: {FORMS}", dest="begin")
+    option(parser, "--to POS", "end at this position [the last]", dest="end")
+    option(parser, "--share X", "share of groups, 0 to 1, by the rule of --trace-share [1]", float, 1.0)
+    switch(parser, "--json", "JSON instead of text")

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 import msgspec
 
@@ -39,19 +39,28 @@ class SpanExporter(Protocol):
 class FileExporter:
     """Writes JSON lines: `{"resource": ...}`, then OTLP JSON spans, then `{"dropped": n}`."""
 
-    def __init__(self, path: Path, resource: dict[str, str | int]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab", buffering=0)
+    def __init__(self, file: BinaryIO, resource: dict[str, str | int]) -> None:
+        self._file = file
         self._write([{"resource": resource}])
+
+    @classmethod
+    def append_to(cls, path: Path, resource: dict[str, str | int]) -> FileExporter:
+        """Return an exporter that appends to a file, without a buffer."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return cls(cast("BinaryIO", path.open("ab", buffering=0)), resource)
 
     def export(self, spans: Sequence[Span]) -> bool:
         """Append the spans in a single write, so that readers see whole lines."""
         self._write([to_otlp_json(span) for span in spans])
         return True
 
+    def end(self, dropped: int) -> None:
+        """Write the number of dropped spans."""
+        self._write([{"dropped": dropped}])
+
     def close(self, dropped: int) -> None:
         """Write the number of dropped spans and close the file."""
-        self._write([{"dropped": dropped}])
+        self.end(dropped)
         self._file.close()
 
     def _write(self, lines: Sequence[dict[str, Any]]) -> None:
@@ -142,7 +151,7 @@ class Telemetry:
         if share > 0 and endpoint:
             exporter = OtlpExporter(endpoint, resource)
         elif share > 0 and file is not None:
-            exporter = FileExporter(file, resource)
+            exporter = FileExporter.append_to(file, resource)
         return cls(exporter, share)
 
     def record_event(self, envelope: Envelope) -> bool:

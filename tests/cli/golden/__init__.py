@@ -116,6 +116,15 @@ LINE_COMMANDS: dict[str, tuple[str, ...]] = {
         f"metrics {SIM} --lr 1e-5",
         "metrics other",
     ),
+    "trace": (
+        f"trace export {SMALL} --out spans.jsonl",
+        f"trace export {SMALL} --out spans.jsonl --from step:0 --to step:1",
+        f"trace export {SMALL} --out spans.jsonl --from 9 --to 3",
+        f"trace export {SMALL}",
+        f"trace export {SMALL} --otlp localhost",
+        f"trace export {SMALL} --out spans.jsonl --share 2",
+        "trace export",
+    ),
     "archive": (
         "restore sim archives --runs-dir back",
         "archive sim --runs-dir back again",

@@ -1,0 +1,1 @@
+"""The traces of a past run, computed from its log."""

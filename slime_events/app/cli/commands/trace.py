@@ -1,0 +1,72 @@
+"""`slime-events trace export`: send or write the spans of a past run."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from schemas.errors import InvalidValue
+from slime_events.analysis.timetravel.log_position import parse_position
+from slime_events.analysis.timetravel.read_moment import open_timeline
+from slime_events.analysis.traces.export_spans import export_spans
+from slime_events.app.cli.files import new_file
+from slime_events.app.cli.render.text import json_text
+from slime_events.core.run.run_reader import OpenedRun, open_run
+from slime_events.core.telemetry.telemetry import FileExporter, OtlpExporter, SpanExporter
+from slime_events.model.json_values import plain
+
+
+async def run(arguments: argparse.Namespace) -> int:
+    """Export the spans and print how many."""
+    if bool(arguments.otlp) == bool(arguments.out):
+        raise InvalidValue("give --otlp URL to send the spans, or --out FILE to write them")
+    if not 0 <= arguments.share <= 1:
+        raise InvalidValue(f"--share is {arguments.share:g}: it must be from 0 to 1")
+    to = str(arguments.otlp or arguments.out)
+    async with open_run(arguments.run, arguments.runs_dir) as opened:
+        first, last = await _stretch(opened, arguments.begin, arguments.end)
+        with _exporter(arguments, opened.run) as exporter:
+            exported = await export_spans(opened.log, exporter, to, first=first, last=last, share=arguments.share)
+    if arguments.json:
+        sys.stdout.write(json_text(plain(exported)))
+    else:
+        print(
+            f"{exported.spans:,} spans of {exported.traces:,} traces, from positions {exported.first:,} to "
+            f"{exported.last:,} of run {exported.run}, are in {to}"
+        )
+    return 0
+
+
+@contextmanager
+def _exporter(arguments: argparse.Namespace, run: str) -> Iterator[SpanExporter]:
+    """Return the exporter of the arguments; close it at the end. Raises InvalidValue, NoSpace, StoreUnavailable."""
+    resource: dict[str, str | int] = {"service.namespace": "slime-events", "service.name": "trace-export"}
+    resource["rl.run.id"] = run
+    if arguments.out:
+        with new_file(arguments.out) as file:
+            exporter = FileExporter(file, resource)
+            yield exporter
+            exporter.end(0)
+        return
+    if urlsplit(arguments.otlp).scheme not in ("http", "https"):
+        raise InvalidValue(f"--otlp {arguments.otlp}: give the URL of an OTLP/HTTP endpoint, as http://localhost:4318")
+    sender = OtlpExporter(arguments.otlp, resource)
+    try:
+        yield sender
+    finally:
+        sender.close(0)
+
+
+async def _stretch(opened: OpenedRun, begin: str | None, end: str | None) -> tuple[int, int | None]:
+    """Return the first and the last position of the stretch. Raises InvalidValue, RunNotFound."""
+    if begin is None and end is None:
+        return 1, None
+    timeline = await open_timeline(opened)
+    positions = []
+    for text in (begin, end):
+        positions.append(None if text is None else (await timeline.seek(parse_position(text))).position)
+    first, last = positions[0] or 1, positions[1]
+    if last is not None and last < first:
+        raise InvalidValue(f"--to is position {last:,}, before --from, which is position {first:,}")
+    return first, last

@@ -1,0 +1,166 @@
+"""`trace export`: the same spans as live, each once, in a stretch, for a receiver that counts."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from schemas.errors import InvalidValue, StoreUnavailable
+from slime_events.analysis.traces.export_spans import SpanExport, export_spans
+from slime_events.app.cli.main import run_command
+from slime_events.core.telemetry.event_spans import span_of
+from slime_events.core.telemetry.read import read_spans
+from slime_events.core.telemetry.span import Span
+from slime_events.core.telemetry.telemetry import BATCH_SPANS, Telemetry
+from storage.log import Recorded
+from tests import made
+from tests.cli import small_run
+
+
+def records(copies: int = 0) -> list[Recorded]:
+    """Return the small run, with further prompts if `copies` is given."""
+    return small_run.recorded([*small_run.events(), *(made.submitted(f"more-{n}") for n in range(copies))])
+
+
+def expected(share: float = 1.0, copies: int = 0) -> list[Span]:
+    return [span for recorded in records(copies) if (span := span_of(recorded.envelope, share)) is not None]
+
+
+class Kept:
+    """An exporter that keeps what it gets, in batches. takes: batches that it takes."""
+
+    def __init__(self, takes: int = 1000) -> None:
+        self.batches: list[list[Span]] = []
+        self._takes = takes
+
+    def export(self, spans: Sequence[Span]) -> bool:
+        if len(self.batches) >= self._takes:
+            return False
+        self.batches.append(list(spans))
+        return True
+
+    def close(self, dropped: int) -> None:
+        return
+
+    @property
+    def spans(self) -> list[Span]:
+        return [span for batch in self.batches for span in batch]
+
+
+class Full(Kept):
+    """An exporter to a full disk."""
+
+    def export(self, spans: Sequence[Span]) -> bool:
+        raise OSError("full")
+
+
+async def exported(exporter: Kept, copies: int = 0, **stretch: float) -> SpanExport:
+    log = await made.log(*(recorded.envelope.event for recorded in records(copies)), run=small_run.RUN)
+    return await export_spans(log, exporter, "there", **stretch)  # type: ignore[arg-type]
+
+
+def ids(spans: Sequence[Span]) -> list[tuple[int, int]]:
+    return [(span.trace, span.span) for span in spans]
+
+
+async def test_every_event_gives_its_span_once() -> None:
+    kept = Kept()
+    done = await exported(kept, copies=2 * BATCH_SPANS)
+    assert ids(kept.spans) == ids(expected(copies=2 * BATCH_SPANS))
+    assert max(Counter(ids(kept.spans)).values()) == 1
+    assert (done.spans, done.traces) == (len(kept.spans), len({span.trace for span in kept.spans}))
+    assert max(map(len, kept.batches)) <= BATCH_SPANS
+
+
+async def test_stretches_have_all_spans_of_the_whole() -> None:
+    whole, first, second, beyond = Kept(), Kept(), Kept(), Kept()
+    last = (await exported(whole)).last
+    await exported(first, last=20)
+    await exported(second, first=21)
+    assert ids(whole.spans) == ids(first.spans) + ids(second.spans)
+    assert (await exported(beyond, first=last + 1)).spans == 0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+async def test_a_share_keeps_what_live_processes_keep(share: float) -> None:
+    kept = Kept()
+    await exported(kept, copies=100, share=share)
+    assert ids(kept.spans) == ids(expected(share, 100))
+
+
+@pytest.mark.parametrize("exporter", [Kept(takes=1), Full()])
+async def test_an_exporter_that_takes_no_more_is_an_error(exporter: Kept) -> None:
+    with pytest.raises(StoreUnavailable):
+        await exported(exporter, copies=2 * BATCH_SPANS)
+
+
+def test_the_file_equals_that_of_live_processes(tmp_path: Path) -> None:
+    live = Telemetry.start("role", small_run.RUN, None, tmp_path / "live" / "role-1.jsonl", 1.0)
+    for recorded in records():
+        live.record_event(recorded.envelope)
+    assert live.shutdown(60)
+    url = made.archived(tmp_path / "archives", records())
+    (tmp_path / "past").mkdir()
+    assert run_command(["trace", "export", url, "--out", str(tmp_path / "past" / "all.jsonl")]) == 0
+    assert read_spans(tmp_path / "past") == read_spans(tmp_path / "live")
+    assert read_spans(tmp_path / "past").spans
+
+
+@pytest.fixture
+def receiver() -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """An OTLP/HTTP endpoint, and the ids of the spans that it got."""
+    got: list[tuple[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
+            scopes = [scope for resource in body.resource_spans for scope in resource.scope_spans]
+            got.extend((span.trace_id.hex(), span.span_id.hex()) for scope in scopes for span in scope.spans)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", got
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_receiver_gets_every_span(
+    tmp_path: Path, receiver: tuple[str, list[tuple[str, str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    endpoint, got = receiver
+    url = made.archived(tmp_path, records(), per_segment=10)
+    assert run_command(["trace", "export", url, "--otlp", endpoint, "--json"]) == 0
+    assert got == [(f"{trace:032x}", f"{span:016x}") for trace, span in ids(expected())]
+    assert json.loads(capsys.readouterr().out)["spans"] == len(got)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--otlp", "http://localhost:1", "--out", "x"],
+        ["--otlp", "localhost:4318"],
+        ["--out", "x", "--share", "1.5"],
+        ["--out", "x", "--from", "9", "--to", "8"],
+        ["--out", "x", "--from", "soon"],
+        ["--out", "nowhere/x"],
+    ],
+)
+def test_impossible_arguments_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    url = made.archived(tmp_path / "archives", records())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidValue):
+        run_command(["trace", "export", url, *words])
+    assert not Path("x").exists()
