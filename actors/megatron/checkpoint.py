@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
 
-import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, CheckpointingException, save_config
@@ -22,12 +21,12 @@ from actors.megatron.checkpoint_writer import InProcessWriter
 from actors.megatron.cpu import stand_in
 from actors.megatron.optimizer import follow_weights
 from actors.megatron.sharded_state import (
-    add_empty_groups,
+    StepCounts,
     agree_on_steps,
     is_sharded,
     leave_out_empty_groups,
     load_sharded_state,
-    parts_of,
+    load_whole_state,
     shard_views,
     sharded_state,
 )
@@ -45,6 +44,9 @@ from storage.weights.folder_formats import MARK, FolderFormat, format_of
 
 CRITIC = "critic"
 """Folder of the critic in a checkpoint."""
+
+TENSORS = "tensors"
+"""Key of the tensors of the optimizer in a state that is loaded: its parts and groups may be others than the saved."""
 
 
 class Keys(NamedTuple):
@@ -176,7 +178,7 @@ class PendingCheckpoint:
 
 
 def load(trainee: Trainee, folder: str | Path, *, optimizer: bool = True, with_critic: bool = True) -> None:
-    """Load a checkpoint; collective. On the same topology, training continues bit for bit.
+    """Load a checkpoint; collective. On the same topology, training continues bit for bit; any other can load it too.
 
     optimizer: load the state of optimizer and schedule; if off, load only the weights. with_critic: load the
     checkpoint's critic; if the checkpoint has none, the critic is unchanged. Raises CheckpointMismatch if the folder is
@@ -184,16 +186,10 @@ def load(trainee: Trainee, folder: str | Path, *, optimizer: bool = True, with_c
     """
     mark = _mark(folder)
     keys = Keys(**{name: mark.get(name, False) for name in Keys._fields})
-    experts, own = mark.get("expert_model_parallel_size", 1), trainee.place.size(Axis.EXPERT)
     if (trains := trainee.architecture.trains_prediction) != mark.get("trains_prediction", False):
         raise CheckpointMismatch(
             f"{folder} was saved {'without' if trains else 'with'} enable-mtp-training: continue so, or begin with its "
             "weights in a Hugging Face folder (slime-events convert)"
-        )
-    if optimizer and experts != own:
-        raise CheckpointMismatch(
-            f"{folder} holds the optimizer's state of experts with expert-model-parallel-size {experts}, but this run "
-            f"has {own}: continue with {experts}, or load the weights alone (--no-load-optim)"
         )
     _load(trainee, Path(folder), trainee.settings, keys, optimizer=optimizer)
     if with_critic and trainee.critic is not None and (Path(folder) / CRITIC).is_dir():
@@ -237,34 +233,22 @@ def _load(part: Trainee | Critic, folder: Path, settings: TrainerSettings, keys:
         try:
             target = _state(part, keys, loading=True)
             views = shard_views(target["optimizer"])
-            requested = target if optimizer else {"model": target["model"]}
+            requested = {"model": target["model"]} | ({TENSORS: target["optimizer"]} if optimizer else {})
             state = dist_checkpointing.load(requested, str(folder), sharded_strategy=PartStrategy())
+            steps = StepCounts.saved(state["optimizer"]) if optimizer else None
         except CheckpointException as error:  # torch's, with the errors of several ranks
             reasons = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items()))
             raise CheckpointMismatch(f"{folder} does not fit the model: {reasons}") from error
         except (CheckpointingException, KeyError, ValueError) as error:
             raise CheckpointMismatch(f"{folder} does not fit the model: {error}") from error
         part.model.module.load_state_dict(state["model"])
-        if not optimizer:
+        if steps is None:
             follow_weights(part.optimizer)
             return
-        if settings.optimizer == "adam":
-            # Megatron omits the common step count if it is 0.
-            for own_part in parts_of(state["optimizer"], part.optimizer):
-                inner = own_part.get("optimizer", own_part)
-                inner["state"].setdefault("common_step", torch.zeros(()))
-        # Values of a group that come from the settings: learning rates, betas, weight decay.
-        own = [
-            {name: value for name, value in group.items() if name not in ("params", "step")}
-            for group in part.optimizer.param_groups
-        ]
         if is_sharded(part.optimizer):
-            load_sharded_state(part.optimizer, state["optimizer"], views)
+            load_sharded_state(part.optimizer, state.get(TENSORS, {}), steps, views)  # a rank may train nothing
         else:
-            add_empty_groups(state["optimizer"], part.optimizer)
-            part.optimizer.load_state_dict(state["optimizer"])
-        for group, rates in zip(part.optimizer.param_groups, own, strict=True):
-            group |= rates
+            load_whole_state(part.optimizer, state[TENSORS], steps, counts=settings.optimizer == "adam")
     # This run's settings define rates and schedule, which may differ from those of the run that saved the checkpoint;
     # the checkpoint gives only the number of steps.
     part.scheduler.num_steps = 0

@@ -69,7 +69,7 @@ def _of_replicas(optimizer: ChainedOptimizer, model: torch.nn.Module, place: Pla
             for parameter in group["params"]
             if id(parameter) in names
         }
-        whole = _prefixes({name: own[name] for name, _ in named_parameters(model) if name in own}, place)
+        whole = _prefixes({name: own.get(name) for name, _ in named_parameters(model)}, place)
     for chained, part in enumerate(optimizer.chained_optimizers):
         inner = part.optimizer
         for group_index, group in enumerate(inner.param_groups):
@@ -85,14 +85,17 @@ def _of_replicas(optimizer: ChainedOptimizer, model: torch.nn.Module, place: Pla
                         yield Piece(f"{prefix}.{name}", of, value.shape, value)
 
 
-def _prefixes(groups: Mapping[str, int], place: Place) -> dict[str, str]:
+def _prefixes(groups: Mapping[str, int | None], place: Place) -> dict[str, str]:
     """Return the beginning of the names of each trained parameter's state, as of a single rank with the whole model.
 
-    groups: the parameter group of each trained parameter that this rank has. Collective.
+    groups: the parameter group of each parameter that this rank has; None if it is frozen. Ranks of experts may have no
+    trained parameter in common, so that frozen ones give the order. Collective.
     """
     counted = Counter[int]()
     prefixes = {}
     for name, group in of_whole_model(groups, place).items():
+        if group is None:
+            continue
         prefixes[name] = f"0.{group}.{counted[group]}"
         counted[group] += 1
     return prefixes
@@ -108,7 +111,8 @@ class _Layout(NamedTuple):
 
 def _of_shards(optimizer: ChainedOptimizer, model: torch.nn.Module, place: Place) -> Iterator[Piece]:
     """Yield the pieces of a state that is divided over data parallel ranks, under the names of an undivided state."""
-    trained = [(name, parameter) for name, parameter in named_parameters(model) if parameter.requires_grad]
+    named = list(named_parameters(model))
+    trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     held = {id(shard.parameter): shard for shard in shards(optimizer)}
     own = _Layout(
         groups={name: held[id(parameter)].group for name, parameter in trained if id(parameter) in held},
@@ -121,7 +125,7 @@ def _of_shards(optimizer: ChainedOptimizer, model: torch.nn.Module, place: Place
     groups = {name: index for layout in layouts for name, index in layout.groups.items()}
     kinds = {kind: axes for layout in layouts for kind, axes in layout.kinds.items()}
     step = torch.tensor(float(max(layout.step for layout in layouts)))
-    prefixes = _prefixes({name: groups[name] for name, _ in trained}, place)
+    prefixes = _prefixes({name: groups[name] if parameter.requires_grad else None for name, parameter in named}, place)
     for name, parameter in trained:
         nothing = torch.empty(0, device=parameter.device)
         shard = held.get(id(parameter))

@@ -98,6 +98,27 @@ class StepCounts(NamedTuple):
         inner = [part.optimizer for part in optimizer.chained_optimizers]
         of_groups = [group["step"] for part in inner for group in part.param_groups if "step" in group]
         of_parameters = [state["step"] for part in inner for state in part.state.values() if "step" in state]
+        return cls._of(of_groups, of_parameters)
+
+    @classmethod
+    def saved(cls, entries: Mapping[Any, Any]) -> Self:
+        """Return the counts in a checkpoint. Raises ValueError if they differ, as all parameters share one.
+
+        entries: what every rank reads of the optimizer. Experts that were on several ranks have entries of their own.
+        Megatron stores no count of 0.
+        """
+        parts = [entries[part] for part in entries if isinstance(part, int)] or [entries]
+        inner = [part.get("optimizer", part) for part in parts]
+        of_groups = [group["step"] for part in inner for group in part["param_groups"] if "step" in group]
+        states = [part.get("state", {}) for part in inner]
+        of_parameters = [state["common_step"] for state in states if "common_step" in state]
+        for counts in (of_groups, of_parameters):
+            if len(distinct := {int(count) for count in counts}) > 1:
+                raise ValueError(f"its parameters have taken different numbers of optimizer steps: {sorted(distinct)}")
+        return cls._of(of_groups, of_parameters)
+
+    @classmethod
+    def _of(cls, of_groups: Sequence[Any], of_parameters: Sequence[Any]) -> Self:
         return cls(int(next(iter(of_groups), 0)), int(next(iter(of_parameters), 0)))
 
 
@@ -181,21 +202,39 @@ def shard_views(state: Mapping[str, Any]) -> dict[str, list[Tensor]]:
 
 
 def load_sharded_state(
-    optimizer: ChainedOptimizer, loaded: dict[Any, Any], views: Mapping[str, Sequence[Tensor]]
+    optimizer: ChainedOptimizer, loaded: dict[Any, Any], steps: StepCounts, views: Mapping[str, Sequence[Tensor]]
 ) -> None:
-    """Copy a loaded state into the optimizer. views: the `shard_views` of the state that was requested."""
+    """Copy a loaded state into a distributed optimizer. views: the `shard_views` of the state that was requested."""
     for name, blocks in views.items():
         for view, tensor in zip(blocks, loaded["blocks"][name], strict=True):
             view.copy_(tensor)
-    first = parts_of(loaded, optimizer)[0]
-    step = first.get("optimizer", first)["state"]["common_step"]
+    step = max(steps)
     for group in optimizer.param_groups:
         if "step" in group:
-            group["step"] = int(step)
+            group["step"] = step
     for part in optimizer.chained_optimizers:
         for state in part.optimizer.state.values():
             if "step" in state:
                 state["step"].fill_(float(step))
+
+
+def load_whole_state(optimizer: ChainedOptimizer, loaded: dict[Any, Any], steps: StepCounts, *, counts: bool) -> None:
+    """Load the tensors of a state into an undivided optimizer, whose groups keep their learning rates and weight decay.
+
+    Its parts may be others than those that were saved: tensors have the same names in all. counts: the optimizer
+    counts steps.
+    """
+    for entries, part in zip(parts_of(loaded, optimizer), optimizer.chained_optimizers, strict=True):
+        inner = entries.get("optimizer", entries)
+        state = inner.setdefault("state", {})  # there is none if this rank trains none of the part's parameters
+        if counts:
+            state["common_step"] = torch.tensor(float(steps.of_parameters))
+        for group, own in zip(inner["param_groups"], part.optimizer.param_groups, strict=True):
+            group |= {name: value for name, value in own.items() if name not in ("params", "step")}
+            if steps.of_groups:
+                group["step"] = steps.of_groups
+    add_empty_groups(loaded, optimizer)
+    optimizer.load_state_dict(loaded)
 
 
 def _blocks(

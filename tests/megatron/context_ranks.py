@@ -152,7 +152,7 @@ def commanded_batch(step: int) -> TrainBatch:
 def run(models: Path, out: Path, name: str, rank: int, world: int, master: str, **parallel: int) -> dict[str, Any]:
     """Train two steps of a case, with a checkpoint between them, and the second step again from the checkpoint.
 
-    One rank also reads the checkpoint that two ranks wrote, which is refused if experts were cut.
+    One rank also reads the checkpoint that two ranks wrote.
     """
     case = CASES[name]
     settings = {**case.settings}
@@ -161,7 +161,6 @@ def run(models: Path, out: Path, name: str, rank: int, world: int, master: str, 
         for name, value in case.algorithm.items()
     }
     megatron = dict(settings.pop("megatron", {}))
-    cuts_experts = "expert_model_parallel_size" in megatron
     if world == 1:
         megatron.pop("expert_model_parallel_size", None)
     else:
@@ -196,7 +195,7 @@ def run(models: Path, out: Path, name: str, rank: int, world: int, master: str, 
     trainer.load_checkpoint(out / f"{name}-{world}")
     again = trainer.train(batches[1])
     result["resumed"] = trainer.weights_digest(), again.optimizer_digest, again.critic_digest
-    if world == 1 and not cuts_experts and (of_two := models / f"{name}-2").exists():
+    if world == 1 and (of_two := models / f"{name}-2").exists():
         trainer.load_checkpoint(of_two)
         result["read"] = trainer.weights_digest(), trainer.optimizer_digest(), trainer.critic_digest()
     trainer.close()

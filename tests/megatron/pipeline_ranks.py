@@ -63,6 +63,8 @@ TWO = {
     "frozen embedding": Case("qwen3", PIPELINE | RECOMPUTED, common={"freeze_params_name_list": EMBEDDING}),
 }
 """Layouts of two ranks."""
+CHOSEN = "cases.json"
+"""File in the folder of the results with the names of the cases that are run; if it is missing, all are."""
 PACKED = {"clip_grad": 0.0, "use_dynamic_batch_size": True, "max_tokens_per_gpu": 60}
 """Several micro batches, and no norm, whose squares stages add in another order."""
 
@@ -124,9 +126,9 @@ def run_all(cases: Mapping[str, Case], world: int) -> None:
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(280, exit=True)  # a rank that hangs prints where
     models, out, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    names = json.loads((out / CHOSEN).read_text()) if (out / CHOSEN).exists() else list(cases)
     results = {
-        name: run(models, out, name, case, rank, world, agree(out / f"{name}.master", rank))
-        for name, case in cases.items()
+        name: run(models, out, name, cases[name], rank, world, agree(out / f"{name}.master", rank)) for name in names
     }
     (out / f"rank{rank}.json").write_text(json.dumps(results))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from schemas.errors import ImpossibleCombination
 from slime_events.core.config.trainer import TrainerSettings
 from tests.megatron.expert_ranks import TWO
 from tests.megatron.expert_ranks_of_four import FOUR
+from tests.megatron.pipeline_ranks import CHOSEN
 from tests.megatron.test_families import MISTRAL, MOE
 from tests.megatron.test_pipeline import check
 from tests.megatron.tiny import make_model
@@ -42,10 +44,15 @@ def test_experts_on_two_ranks_equal_one_rank(name: str, models: Path, two_ranks:
 
 
 @pytest.mark.soak
-def test_four_ranks_equal_one(models: Path, tmp_path: Path) -> None:
-    out = run_ranks(4, "tests.megatron.expert_ranks_of_four", models, tmp_path / "out")
-    for name, case in FOUR.items():
-        check(name, case, models, out, tmp_path / f"alone {name}", ranks=4)
+@pytest.mark.parametrize("first", [name for name, case in FOUR.items() if not case.loads])
+def test_four_ranks_equal_one(first: str, models: Path, tmp_path: Path) -> None:
+    """Run a case, and those that load its checkpoint."""
+    names = [first, *(name for name, case in FOUR.items() if f"{first}-4" in case.loads)]
+    (out := tmp_path / "out").mkdir()
+    (out / CHOSEN).write_text(json.dumps(names))
+    run_ranks(4, "tests.megatron.expert_ranks_of_four", models, out)
+    for name in names:
+        check(name, FOUR[name], models, out, tmp_path / f"alone {name}", ranks=4)
 
 
 def layout(ranks: int = 1, tensor: int = 1, **experts: int) -> None:

@@ -71,8 +71,7 @@ def check(name: str, case: Case, models: Path, out: Path, alone: Path, *, ranks:
     for other, digests in together["loaded"].items():
         saved = json.loads((out / "rank0.json").read_text())[other.removesuffix(f"-{ranks}")]["saved"]
         assert digests == saved, "no digest depends on the layout"
-    # One rank continues from the ranks' checkpoint too, but for that of several ranks of experts.
-    loads = [f"{out / name}-{ranks}"] if layout.expert == 1 else []
+    loads = [f"{out / name}-{ranks}"]  # one rank continues from the checkpoint of several too
     single = run(models, alone, name, replace(case, settings={}, loads=loads), 0, 1, rendezvous_address())
     assert all(digests == together["saved"] for digests in single["loaded"].values())
     for step, expected in zip(together["metrics"], single["metrics"], strict=True):
