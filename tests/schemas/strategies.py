@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import types
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -55,6 +56,7 @@ def of_type(hint: Any) -> st.SearchStrategy[Any]:
     raise NotImplementedError(f"no strategy for {hint!r}")
 
 
+@cache  # to make a strategy takes longer than to draw from it
 def struct(cls: type[Any]) -> st.SearchStrategy[Any]:
     """Instances of a struct; fields with a default are sometimes left out."""
     hints = get_type_hints(cls)

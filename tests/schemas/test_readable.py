@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, get_args, get_type_hints
 
 import msgspec
@@ -36,6 +37,9 @@ WRONG: tuple[Any, ...] = (
 """Whatever a user's function may leave where something else belongs."""
 
 
+hints_of = cache(get_type_hints)
+
+
 def _is_array(hint: Any) -> bool:
     return hint in (Array, WeightSpan) or any(map(_is_array, get_args(hint)))
 
@@ -49,7 +53,7 @@ CHECKED = [cls for cls in EVENT_CLASSES if cls not in OURS]
 def test_what_is_written_can_be_read(cls: type[Event], data: st.DataObject) -> None:
     """Refuse an event with a wrong value in any field, or write something that can be read."""
     event = data.draw(struct(cls))
-    hints = get_type_hints(cls)
+    hints = hints_of(cls)
     field = data.draw(st.sampled_from([name for name in cls.__struct_fields__ if not _is_array(hints[name])]))
     changed = msgspec.structs.replace(event, **{field: data.draw(st.sampled_from(WRONG))})
     try:
@@ -65,7 +69,7 @@ def test_what_is_written_can_be_read(cls: type[Event], data: st.DataObject) -> N
 def test_a_wrong_value_in_a_plain_field_is_refused(cls: type[Event], data: st.DataObject) -> None:
     """Not one of them is passed over."""
     event = data.draw(struct(cls))
-    hints = get_type_hints(cls)
+    hints = hints_of(cls)
     for name in cls.__struct_fields__:
         if hints[name] in (str, int, float, bool):
             with pytest.raises(UnwritableEvent, match=type_of(cls).replace(".", r"\.")):

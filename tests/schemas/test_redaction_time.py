@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from schemas.errors import UnknownGrader
 from schemas.redaction import MASK, MORE, PATTERNS, cut, redact, shown, substitute
 
-SIZE = 100_000
-MOST_S = 3.0
-"""Seconds of CPU: a linear pattern takes some hundredths, the quadratic ones that there were took ten and more."""
+SIZE = 50_000
+MOST_S = 0.75
+"""Seconds of CPU: a linear pattern takes some hundredths, the quadratic ones that there were took two and more."""
 ATOMS = (
     *("a", "A", "0", " ", "\t", "\n", "é", "-", "_", ".", "+", ":", "/", "?", "#", "@", "[", "]", "&", ";", "=", "%"),
     *('"', "'", "<", ">", "{", "}", ",", "://", "a://", "a:", "a@", "a.", "a-", "a=", "${", "${A}", "%20", "\x00"),
@@ -76,7 +76,7 @@ def test_a_pattern_finds_as_much_in_a_long_text(pattern: object) -> None:
 def test_an_error_with_a_very_long_text_is_said_at_once() -> None:
     begin = time.process_time()
     message = str(UnknownGrader("no grader " + "a:" * 5_000_000))
-    assert time.process_time() - begin < MOST_S
+    assert time.process_time() - begin < 4 * MOST_S
     assert len(message) < 1_000_000
     assert message.startswith("no grader")
 
