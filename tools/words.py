@@ -40,6 +40,7 @@ PHRASES = {
 """Phrases of our own that a standard word replaces, by the name of the rule."""
 
 _PHRASES = {rule: re.compile(pattern, re.IGNORECASE) for rule, pattern in PHRASES.items()}
+_ANY = re.compile("|".join(PHRASES.values()), re.IGNORECASE)
 
 IDENTIFIERS = frozenset(
     {"asked", "told", "said", "given", "found", "known", "made", "wanted", "one"}
@@ -93,24 +94,26 @@ def files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _in_python(path: Path, text: str) -> Iterator[tuple[int, str, str]]:
-    tree, name = ast.parse(text), str(path.relative_to(ROOT))
+    nodes, name = list(ast.walk(ast.parse(text))), str(path.relative_to(ROOT))
     kept = ON_THE_WIRE.get(name, frozenset())
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node)
             if docstring and OPENERS.match(docstring):
                 yield node.body[0].lineno, "opener", _excerpt(docstring, 0)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and name not in DATA:
             yield from (phrase for phrase in _phrases(node.value, node.lineno) if phrase[1] not in kept)
-    yield from ((line, "identifier", identifier) for line, identifier in _identifiers(tree) if identifier not in kept)
+    yield from ((line, "identifier", identifier) for line, identifier in _identifiers(nodes) if identifier not in kept)
+    if not any("#" in line and _ANY.search(line) for line in text.splitlines()):
+        return  # no comment has a phrase; tokens take longer than all else
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield from _phrases(token.string, token.start[0])
 
 
-def _identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def _identifiers(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield the line and name of each variable, parameter, field and function that says nothing."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
                 line = node.lineno
@@ -132,6 +135,8 @@ def _in_page(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _phrases(text: str, line: int) -> Iterator[tuple[int, str, str]]:
+    if not _ANY.search(text):
+        return
     for rule, pattern in _PHRASES.items():
         for match in pattern.finditer(text):
             yield line + text.count("\n", 0, match.start()), rule, _excerpt(text, match.start())
