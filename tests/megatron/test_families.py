@@ -28,7 +28,7 @@ from slime_events.core.config.trainer import TrainerSettings
 from tests import made
 from tests.megatron.gradients import gradients_of, plain_gradients
 from tests.megatron.tiny import FAMILIES, MOVING_BIAS, make_batch, make_model
-from tests.megatron.two_processes import run_two
+from tests.megatron.two_processes import RankPair
 from tools.models_page import document
 
 Trainer = Callable[..., Any]
@@ -46,11 +46,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def two_ranks(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_ranks(models: Path, rank_pair: RankPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the gradients and weights of two ranks, tensor parallel or data parallel, after a step."""
-    out = tmp_path_factory.mktemp("ranks")
-    run_two("tests.megatron.family_ranks", models, out)
-    return out
+    return rank_pair.run("tests.megatron.family_ranks", models, tmp_path_factory.mktemp("ranks"))
 
 
 def test_every_family_has_a_tiny_model(models: Path) -> None:

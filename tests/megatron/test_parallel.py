@@ -16,7 +16,7 @@ from actors.megatron.formats.registry import open_weights
 from actors.trainer.ranks import rendezvous_address
 from storage.weights.files import open_checkpoint
 from storage.weights.store import WeightStore, verify
-from tests.megatron.ranks import CASES, PARALLEL, run
+from tests.megatron.ranks import ALGORITHMS, CASES, PARALLEL, run
 from tests.megatron.two_processes import RankPair
 
 
@@ -30,23 +30,34 @@ def two_ranks(
     return out, [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.fixture(scope="module")
+def one_rank(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
+    """The folder with what one rank wrote, as `data`, and its figures by case."""
+    out = tmp_path_factory.mktemp("alone")
+    return out, {case: run(tiny, out, "data", case, 0, 1, rendezvous_address()) for case in ALGORITHMS}
+
+
 @pytest.mark.real
 @pytest.mark.parametrize(("kind", "case"), CASES)
 def test_two_ranks_equal_one(
-    kind: str, case: str, two_ranks: tuple[Path, list[dict[str, Any]]], tiny: Path, tmp_path: Path
+    kind: str,
+    case: str,
+    two_ranks: tuple[Path, list[dict[str, Any]]],
+    one_rank: tuple[Path, dict[str, dict[str, Any]]],
 ) -> None:
     out, (first, second) = two_ranks
-    alone = run(tiny, tmp_path, kind, case, 0, 1, rendezvous_address())
-    name = f"{kind}-{case}"
-    assert first[name] == second[name]
+    folder, alone = one_rank[0], one_rank[1][case]
+    name, own = f"{kind}-{case}-2", f"data-{case}-1"
+    ours, theirs = first[f"{kind}-{case}"], second[f"{kind}-{case}"]
+    assert ours == theirs
     for figure in ("loss", "grad_norm", "difference", "critic"):
-        assert first[name][figure] == pytest.approx(alone[figure], abs=1e-6, rel=2e-6), figure
-    assert first[name]["resumed"] == first[name]["digests"][-1]
-    ours, theirs = load_file(out / f"{name}-2.safetensors"), load_file(tmp_path / f"{name}-1.safetensors")
-    assert ours.keys() == theirs.keys()
-    for tensor in ours:
-        torch.testing.assert_close(ours[tensor], theirs[tensor], atol=2e-4, rtol=0)  # Adam makes much of rounding
-    _check_dumps(*(torch.load(f"{path}.pt", weights_only=True) for path in (out / f"{name}-2", tmp_path / f"{name}-1")))
+        assert ours[figure] == pytest.approx(alone[figure], abs=1e-6, rel=2e-6), figure
+    assert ours["resumed"] == ours["digests"][-1]
+    weights, expected = load_file(out / f"{name}.safetensors"), load_file(folder / f"{own}.safetensors")
+    assert weights.keys() == expected.keys()
+    for tensor in weights:
+        torch.testing.assert_close(weights[tensor], expected[tensor], atol=2e-4, rtol=0)  # Adam makes much of rounding
+    _check_dumps(*(torch.load(f"{path}.pt", weights_only=True) for path in (out / name, folder / own)))
 
 
 @pytest.mark.real
