@@ -295,6 +295,7 @@ async def test_every_process_dies_at_each_append_while_rollouts_rest(tmp_path: P
     assert rests
 
 
+@pytest.mark.soak  # the next test has snapshots too
 async def test_every_process_dies_at_each_append_and_begins_with_a_snapshot(tmp_path: Path) -> None:
     assert await at_every_append(replace(PLAIN, snapshots=7), tmp_path, figures) > 25
     assert any(tmp_path.glob("*/snapshots/*"))
@@ -310,6 +311,7 @@ async def test_every_process_dies_at_each_append_while_events_leave_the_log(tmp_
 
     assert await at_every_append(replace(PLAIN, snapshots=5, keep_steps=1), tmp_path, judge) > 25
     assert min(left) > 0
+    assert any(tmp_path.glob("*/snapshots/*"))
 
 
 async def test_a_turn_of_the_conductor_is_cut_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
