@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: deploy-check install install-benchmarks resolve demo demo-smollm2 quick test test-real test-rest test-rest-a-m test-rest-n-z lint docs docs-serve soak chaos \
 	strangers users cases docs-run agent-kills attacks \
-	chaos-soak mutate mutate-soak bench clean
+	console chaos-soak mutate mutate-soak bench clean
 
 # What is installed stands in pyproject.toml alone, its exact versions in requirements/cpu.txt and requirements/gpu.txt.
 # pip is brought up to date first, since older ones do not know dependency groups. torch comes next and alone: whatever
@@ -43,6 +43,10 @@ resolve: $(INSTALLED)
 
 demo: $(INSTALLED)
 	$(BIN)/slime-events demo
+
+# the console's page from its sources, by npm: fails if the committed `dist` is another
+console: $(INSTALLED)
+	$(BIN)/python -m tools.console_build
 
 demo-smollm2: $(INSTALLED)
 	$(BIN)/slime-events demo --model smollm2-135m

@@ -84,7 +84,7 @@ def host_of(header: str) -> str | None:
 def refusals(app: FastAPI, settings: GatewaySettings) -> FastAPI:
     """Add error answers, the refusal log and the check of Host and Origin to the app."""
     app.add_middleware(Guard, settings=settings)
-    _answers(app)
+    error_answers(app)
     return app
 
 
@@ -145,7 +145,7 @@ class Guard:
         }
 
 
-def _answers(app: FastAPI) -> None:
+def error_answers(app: FastAPI) -> None:
     """Add the answers to errors."""
 
     @app.exception_handler(Refused)
@@ -181,4 +181,4 @@ def _answers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
         """Answer 500. The server of the app logs the error, which Starlette raises again."""
-        return answer(500, f"the gateway failed on this request with {type(error).__name__}: see the gateway's log")
+        return answer(500, f"the server failed on this request with {type(error).__name__}: see its log")

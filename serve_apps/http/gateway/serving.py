@@ -8,7 +8,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import uvicorn
 from fastapi import FastAPI
@@ -145,7 +145,15 @@ class GatewayServer:
             self._server.should_exit, self._server.force_exit = self._stops > 0, self._stops > 1
 
 
-async def serve_until_signal(server: GatewayServer, listening: socket.socket) -> int:
+class Stoppable(Protocol):
+    """A server that ends in order."""
+
+    async def serve(self, listening: socket.socket) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+async def serve_until_signal(server: Stoppable, listening: socket.socket) -> int:
     """Serve until SIGINT or SIGTERM. Returns the first signal, for the caller to raise after its clean-up, or 0."""
     received: list[int] = []
 

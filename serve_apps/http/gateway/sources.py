@@ -29,13 +29,17 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 class Scope(StrEnum):
-    """Right of a source. Every source may also get the states of its own prompts."""
+    """Right of a source. Every source may also get the states of its own prompts.
+
+    `view` is for a console, which shows the whole run: a source has it only by name.
+    """
 
     PROMPTS = "prompts"
     TRAJECTORIES = "trajectories"
     REWARDS = "rewards"
     SESSIONS = "sessions"
     TINKER = "tinker"
+    VIEW = "view"
 
 
 def scope_of(text: str) -> Scope:
@@ -50,11 +54,11 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A source in the file."""
 
     sha256: Annotated[str, doc("digest of its token, hex")]
-    may: Annotated[tuple[Scope, ...] | None, doc("scopes; None allows everything")] = None
+    may: Annotated[tuple[Scope, ...] | None, doc("scopes; None allows everything but `view`")] = None
     per_minute: Annotated[int | None, doc("limit of requests each minute; None for no limit")] = None
 
     def allows(self, scope: Scope) -> bool:
-        return self.may is None or scope in self.may
+        return scope is not Scope.VIEW if self.may is None else scope in self.may
 
     @property
     def limits(self) -> str:

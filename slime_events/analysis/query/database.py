@@ -53,9 +53,9 @@ def database(
     files: list[str] = []
     for name in names:
         rows: list[str] = []
-        for run, stored in loaded:
-            files += map(str, stored[name].files)
-            rows += _rows(connection, run, name, stored[name])
+        for run, tables in loaded:
+            files += map(str, tables[name].files)
+            rows += _rows(connection, run, name, tables[name])
         connection.execute(f"CREATE VIEW {LOG}.{name} AS " + " UNION ALL ".join(rows))
     for table in TABLES:
         if _parts_of(table.name) <= set(names):
@@ -70,13 +70,13 @@ def database(
     return connection
 
 
-def _rows(connection: duckdb.DuckDBPyConnection, run: RunRows, name: str, stored: TableRows) -> Iterator[str]:
+def _rows(connection: duckdb.DuckDBPyConnection, run: RunRows, name: str, rows: TableRows) -> Iterator[str]:
     """Yield SELECTs of one event table of one run: from files, then from memory."""
     depth, tail = run.depth, run.where(name)
     head = f"SELECT {_text(run.opened.run)} AS run, {depth} AS depth, * FROM"
-    if stored.files:
-        yield f"{head} read_parquet({_texts(list(map(str, stored.files)))}){tail}"
-    connection.register(f"tail_{name}_{depth}", stored.table)
+    if rows.files:
+        yield f"{head} read_parquet({_texts(list(map(str, rows.files)))}){tail}"
+    connection.register(f"tail_{name}_{depth}", rows.table)
     yield f"{head} tail_{name}_{depth}{tail}"
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import duckdb
 import pyarrow as pa
 
 from schemas.errors import BadQuery, RunNotFound
@@ -57,6 +58,23 @@ class RunTables:
                 return [(detector, Answer(connection.sql(detector.sql)).arrow()) for detector in detectors]
 
         return await asyncio.to_thread(detect)
+
+    async def stored(self, tables: Collection[str]) -> duckdb.DuckDBPyConnection:
+        """Return a database with these tables as they are now, each computed once: for many queries, each with a cursor
+        of its own. Raises as `sql`.
+        """
+
+        def names_of() -> frozenset[str]:
+            return frozenset[str]().union(*(event_tables_of(f"FROM {table}") for table in tables))
+
+        names = await asyncio.to_thread(names_of)
+        loaded = await self._loaded(names)
+
+        def computed() -> duckdb.DuckDBPyConnection:
+            with query_errors():
+                return database(loaded, names, stored=tables)
+
+        return await asyncio.to_thread(computed)
 
     async def _loaded(self, names: Collection[str]) -> list[tuple[RunRows, dict[str, TableRows]]]:
         if self._gone is not None and any(map(is_about_rollouts, names)):

@@ -22,6 +22,7 @@ from slime_events.app.cli.inspection_arguments import (
     declare_what_if,
 )
 from slime_events.app.cli.parser import CommandParser, changed_data, nats_options, option, switch, weight_version
+from slime_events.core.run.run_folder import RUNS_DIR
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +306,27 @@ Serve HTTP for producers: they send prompts and read the results. Each source of
     option(parser, "--host-name NAME", "host name of the gateway (repeatable)", **repeatable)
 
 
+def _console(parser: CommandParser) -> None:
+    parser.usage = "slime-events console [RUN | ARCHIVE-URL | FOLDER] [--runs-dir DIR] [--listen HOST:PORT] [...]"
+    parser.description = """\
+Serve pages over runs, live, finished or archived: metrics, samples, groups, rollouts, steps. It only reads."""
+    parser.epilog = """\
+On this machine alone no token is needed. To listen elsewhere, issue a token first, and give a certificate."""
+    what = "a run, the URL of its archive, or a folder of runs [all runs in --runs-dir]"
+    parser.add_argument("run", nargs="?", metavar="RUN", help=what)
+    option(parser, "--runs-dir DIR", f"folder of all runs [{RUNS_DIR}]", default=RUNS_DIR)
+    parser.add_argument(TRUST, action="store_true", help=argparse.SUPPRESS)
+    option(parser, "--listen HOST:PORT", "address to listen on [127.0.0.1:8600]", default="127.0.0.1:8600")
+    option(
+        parser, "--issue NAME", "only print a new token for NAME, with the right `view`; an earlier one stops working"
+    )
+    option(parser, "--revoke NAME", "only revoke the token of NAME")
+    option(parser, "--tls-cert FILE", "PEM certificate: serve HTTPS", default="")
+    option(parser, "--tls-key FILE", "PEM key of that certificate", default="")
+    switch(parser, "--insecure", "listen beyond this machine without TLS, behind a proxy that adds it")
+    option(parser, "--host-name NAME", "host name of the console (repeatable)", default=[], action="append")
+
+
 def _nats_config(parser: CommandParser) -> None:
     parser.description = """\
 Print accounts and permissions to paste into the configuration of a NATS server of your own: one user for a run's roles,
@@ -358,6 +380,7 @@ COMMANDS: dict[str, Command] = {
     "restore": Command("restore a run's folder and log from the archive alone", _restore, takes_run=False),
     "produce": Command("send prompts from a file to a run", _produce),
     "gateway": Command("serve HTTP for producers of a run: they send prompts and read the results", _gateway),
+    "console": Command("serve pages over runs: metrics, samples, groups, rollouts, steps", _console, takes_run=False),
     "nats-config": Command("print accounts and permissions for your own NATS server", _nats_config, takes_run=False),
     "doctor": Command("check that this machine has everything that a run needs", _doctor, False, False),
 }

@@ -37,21 +37,27 @@ class RunRow:
 
 def run_rows(runs_dir: str | Path) -> list[RunRow]:
     """Return every run in the folder, the run with the newest event first."""
-    return sorted(asyncio.run(_rows(Path(runs_dir))), key=lambda row: -(row.at or 0))
+    return asyncio.run(rows_of(Path(runs_dir)))
 
 
-async def _rows(runs_dir: Path) -> list[RunRow]:
+async def rows_of(runs_dir: Path) -> list[RunRow]:
+    """Return every run in the folder, the run with the newest event first."""
     rows = []
     for settings in sorted(runs_dir.glob("*/settings.toml")):
         try:
             folder = RunFolder(runs_dir, settings.parent.name)
         except SlimeEventsError:
             continue  # a name that no run can have
-        try:
-            rows.append(summarised(folder) or await _read(folder))  # to read the log takes longer
-        except SlimeEventsError as error:
-            rows.append(RunRow(folder.run, None, reason=str(error)))
-    return rows
+        rows.append(await row_of(folder))
+    return sorted(rows, key=lambda row: -(row.at or 0))
+
+
+async def row_of(folder: RunFolder) -> RunRow:
+    """Return the row of a run; of one that cannot be read, with the reason."""
+    try:
+        return summarised(folder) or await _read(folder)  # to read the log takes longer
+    except SlimeEventsError as error:
+        return RunRow(folder.run, None, reason=str(error))
 
 
 def summarised(folder: RunFolder) -> RunRow | None:

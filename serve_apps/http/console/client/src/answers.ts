@@ -1,0 +1,825 @@
+// Made by `python -m tools.console_types` from the server's OpenAPI document. Do not edit.
+
+/** Advantage by the run's estimator. `first` and `last` differ only if the estimator discounts. */
+export interface Advantage {
+  /** name of the estimator */
+  estimator: string;
+  /** advantage of the first trained token */
+  first: number;
+  /** advantage of the last trained token */
+  last: number;
+  /** terms of the trainer that do not follow from rewards: `kl` (its penalty needs log-probs), and then `whitening`, which comes after it */
+  left_out: string[];
+}
+
+/** One attempt of an agent at a rollout. */
+export interface AgentSession {
+  /** name, `<sample>.<attempt>` */
+  session: string;
+  /** id of the requested sample */
+  sample: string;
+  /** id of its group */
+  group: string;
+  /** run whose log has the session */
+  run: string;
+  /** index of the attempt, from 0 */
+  attempt: number;
+  /** source whose token the harness used */
+  source: string;
+  /** UTC [ns] */
+  opened_at: number;
+  /** UTC [ns]; None while it is open */
+  sealed_at: number | null;
+  /** why it ended; None while it is open */
+  sealed: SealReason | null;
+  /** exit code of the agent's program, if the harness gave one */
+  exit_code: number | null;
+  /** the harness' reward for all paths */
+  reward: number | null;
+  /** harness' rewards for single paths, by the turn that ended the path */
+  rewards: Record<string, number>;
+  /** rule that gives each token its weight in training */
+  credit: Credit | null;
+  /** factor per turn, if `credit` is `discounted` */
+  discount: number;
+  /** turns that have ended */
+  turns: AgentTurn[];
+  /** turns under way */
+  open: OpenTurn[];
+  /** turns that ended a path */
+  leaves: number[];
+  /** paths that became samples */
+  paths: Path[];
+  /** turns whose answers were lost, including turns that never ended */
+  orphans: number[];
+  /** why it gave no samples, one sentence */
+  failure: string | null;
+}
+
+/** One turn. */
+export interface AgentTurn {
+  /** index of the turn in the session */
+  turn: number;
+  /** API that the agent called: chat, responses, messages, generate */
+  dialect: string;
+  /** name of the agent's HTTP client (User-Agent) */
+  client: string;
+  /** turn that it continues */
+  extends: number | null;
+  /** why it continues no turn; None if it extends one */
+  root: RootReason | null;
+  /** for a root: the turn with which it shares most tokens */
+  nearest: number | null;
+  /** for a root: index of the first token that differs from that turn's path */
+  drift: number | null;
+  /** rule that made the token ids of its prompt */
+  rule: string;
+  /** new tokens of its prompt */
+  prompt: number;
+  /** generated tokens */
+  tokens: number;
+  /** weight versions that generated them */
+  versions: number[];
+  /** how the generation ended */
+  stop: StopReason | null;
+  /** duration [s] */
+  seconds: number;
+  /** sample in which its tokens are trained on; None if they never are */
+  sample: string | null;
+  /** weight of each of these tokens */
+  weight: number | null;
+  /** its answer was lost and requested again */
+  orphan: boolean;
+}
+
+/** Query and command that give the same as an answer. */
+export interface AnswerSource {
+  /** query that gives the same rows */
+  sql: string;
+  /** command that gives the same, for a shell */
+  command: string;
+  /** last position of the log that it includes */
+  position: number;
+}
+
+/** Type and length of an array; its numbers are not in the answer. */
+export interface Array {
+  /** Type of the numbers. */
+  dtype: string;
+  /** Number of elements. */
+  n: number;
+  /** sha256 of the blob that holds them; absent if the event does. */
+  blob?: string;
+}
+
+/** Quantiles of a column of samples by step; null where no sample has a value. */
+export interface Band {
+  /** column of `samples` */
+  name: string;
+  /** what it is */
+  title: string;
+  /** unit; empty if it has none */
+  unit: string;
+  /** p10, p50, p90 over the samples of the step's batch [steps] */
+  trained: Record<string, (number | null)[]>;
+  /** the same over all completed samples [steps] */
+  all: Record<string, (number | null)[]>;
+}
+
+/** A bar of a histogram. */
+export interface Bar {
+  /** the value; for a bar of numbers its lower end, which it includes */
+  low: string | number | boolean | null;
+  /** upper end, which it excludes; None for a bar of one value */
+  high: number | null;
+  /** number of samples under all filters */
+  count: number;
+}
+
+/** A group of the batch. */
+export interface BatchGroup {
+  /** id of the group */
+  group: string;
+  /** `train`, `inbox`, or the name of the evaluation; empty if the prompt is unknown */
+  dataset: string;
+  /** label of the prompt: a text or another JSON value */
+  label: string | unknown | null;
+  /** rewards as graded, by sample */
+  rewards: number[];
+}
+
+/** A sample of the batch. */
+export interface BatchSample {
+  /** id of the sample */
+  sample: string;
+  /** reward as graded */
+  reward: number;
+  /** reward that is trained on */
+  normalised: number;
+  /** response length [tokens] */
+  length: number;
+  /** why its rollout ended */
+  stop: StopReason | null;
+  /** weight versions of its tokens, such as `v3` or `v3[0:40] v4[40:52]` */
+  versions: string;
+  /** sha256 (hex) of its tokens and log-probs */
+  digest: string;
+}
+
+/** A payload in the blob store, named by its content. */
+export interface BlobRef {
+  /** sha256 (hex) of the payload. */
+  sha256: string;
+  /** Size of the payload, in bytes. */
+  size: number;
+}
+
+/** The last weights that two runs share, under their version number in each run. */
+export interface CommonVersion {
+  /** Version in this run. */
+  here: number;
+  /** Version in the other run; it has the same digest. */
+  there: number;
+}
+
+/** Which turns of a session are trained on. `all`: all paths. `last`: the last turn of each path. `leaf`: the path that ended last. `discounted`: all paths, and earlier turns of a path count less. */
+export type Credit = "all" | "discounted" | "last" | "leaf";
+
+/** Decision whether a group is trained on. */
+export interface Decision {
+  /** the group is trained on */
+  accepted: boolean;
+  /** why it was rejected; None if it was accepted */
+  cause: RejectionCause | null;
+  /** reason that the filter gave, or why the group was rejected */
+  reason: string | null;
+  /** path of the filter; `none` if the run has none */
+  filter: string;
+  /** sha256 (hex) of the filter's source */
+  filter_digest: string;
+  /** statistics of the rewards at the decision */
+  figures: Record<string, number>;
+  /** rewards as graded, by sample */
+  rewards: number[];
+  /** UTC of the decision [ns] */
+  at: number;
+}
+
+/** The histogram of a column. */
+export interface Facet {
+  /** column of `samples` */
+  column: string;
+  /** whether its values are numbers */
+  has_numbers: boolean;
+  /** number of different values */
+  values: number;
+  /** its bars; of texts the most frequent */
+  bars: Bar[];
+}
+
+/** Histograms of the samples under all filters. */
+export interface Facets {
+  /** number of samples under all filters */
+  total: number;
+  /** a histogram per column with more than one value */
+  facets: Facet[];
+  /** query for the samples that are counted */
+  source: AnswerSource;
+}
+
+/** Why a rollout failed. `aborted`: a rollout function cancelled the generation. `agent`: the agent's session gave no sample, and another session may be opened. */
+export type FailureKind = "aborted" | "agent" | "engine" | "invalid" | "too_long";
+
+/** A group. */
+export interface GroupPage {
+  /** the group */
+  group: GroupView;
+  /** command and query for it */
+  source: AnswerSource;
+}
+
+/** A sample of the group. */
+export interface GroupSample {
+  /** id of the sample */
+  sample: string;
+  /** reward as graded; None until then, and if grading failed */
+  reward: number | null;
+  /** response length so far [tokens] */
+  length: number;
+  /** why its rollout ended; None until then */
+  stop: StopReason | null;
+  /** weight versions of its tokens, such as `v3` or `v3[0:40] v4[40:52]` */
+  versions: string;
+  /** number of requests of its rollout */
+  attempts: number;
+  /** text of the response; empty until the rollout has ended */
+  text: string;
+  /** why its grading, or its newest attempt, failed; None without a failure */
+  failure: string | null;
+}
+
+/** A prompt and its samples. */
+export interface GroupView {
+  /** id of the group */
+  group: string;
+  /** UTC of the prompt [ns]; None if the prompt is unknown */
+  submitted_at: number | null;
+  /** worker that submitted the prompt */
+  submitted_by: string | null;
+  /** the prompt, without the numbers of its token ids */
+  prompt: PromptSubmitted | null;
+  /** samples in index order */
+  samples: GroupSample[];
+  /** agents' sessions that made the samples */
+  sessions: AgentSession[];
+  /** decision whether it is trained on; None if there is none yet */
+  decision: Decision | null;
+  /** step whose batch has the group */
+  step: number | null;
+  /** weight version that the step made; None until the commit */
+  version: number | null;
+}
+
+/** A figure by step. */
+export interface Line {
+  /** name in `metrics` of the table `steps`, or of a share */
+  name: string;
+  /** unit; empty if it has none */
+  unit: string;
+  /** its values [steps] */
+  values: (number | null)[];
+}
+
+/** A run in the list. */
+export interface ListedRun {
+  /** name in the console's URLs */
+  run: string;
+  /** None if the run cannot be read */
+  status: RunStatus | null;
+  /** number of committed steps; None if the run cannot be read */
+  steps: number | null;
+  /** number of steps that the run trains in all; None if unknown */
+  target: number | null;
+  /** time of the last event, UTC [s since 1970] */
+  at: number | null;
+  /** why the run failed, or why it cannot be read; empty if neither */
+  reason: string;
+}
+
+/** Curves of a run. Every array has one value per step. */
+export interface Metrics {
+  /** steps, ascending */
+  steps: number[];
+  /** time of the commit since the run's first sample [s]; null before the commit */
+  seconds: (number | null)[];
+  /** tokens trained on up to the step */
+  trained_tokens: (number | null)[];
+  /** quantiles over samples */
+  bands: Band[];
+  /** figures of groups and of the trainer */
+  lines: Line[];
+  /** query for the bands */
+  source: AnswerSource;
+  /** query for the trainer's figures */
+  steps_source: AnswerSource;
+}
+
+/** A turn that has begun and not ended. */
+export interface OpenTurn {
+  /** index of the turn in the session */
+  turn: number;
+  /** UTC [ns] */
+  begun_at: number;
+}
+
+/** Recorded rollout that a sample reuses. */
+export interface Origin {
+  /** Run that recorded it. */
+  run: string;
+  /** Sample in that run. */
+  sample: string;
+  /** Position of its `rollout.completed` in that run's log. */
+  position: number;
+  /** Spans over the response, with weight versions of that run. */
+  spans: WeightSpan[];
+}
+
+/** Turns of one sample, from a root to the turn that ended the path. */
+export interface Path {
+  /** id of the sample */
+  sample: string;
+  /** indices of the turns */
+  turns: number[];
+}
+
+/** Appended once per group: by the prompt source (files), the inbox (producers) or the conductor (evaluation). */
+export interface PromptSubmitted {
+  type: "prompt.submitted";
+  /** Id of the group of samples that answer the prompt. */
+  group: string;
+  /** Prompt after the chat template, as the model reads it. */
+  text: string;
+  /** int32 [prompt]: token ids of `text`. */
+  tokens: Array;
+  /** Origin of the prompt. */
+  source: Source;
+  /** Use of the rollouts. */
+  purpose: Purpose;
+  /** `train`, `inbox`, or the name of the evaluation. */
+  dataset: string;
+  /** Weight version to evaluate; None in training. */
+  version: number | null;
+  /** Chat from which `text` was made. */
+  messages: (Record<string, unknown>)[] | null;
+  /** Label: a text or another JSON value. */
+  label: string | unknown | null;
+  /** JSON value; an object unless the producer or the file contains another type. */
+  metadata: unknown;
+  /** Tool definitions, JSON. */
+  tools: (Record<string, unknown>)[] | null;
+  /** Recorded rollouts of another run that the group reuses, made from the same prompt. */
+  recalled: Recalled | null;
+  /** Functions see the messages: the file has messages and --apply-chat-template is off. `text` and `tokens` use the model's template regardless. */
+  chat: boolean;
+  /** User's function that makes the rollouts, set by a data source or data set; empty: the run's own. */
+  generate_function_path: string;
+  /** User's function that grades the rollouts, set by a data source or data set; empty: the run's own. */
+  custom_rm_path: string;
+  /** Prompt from outside: source whose share of the batches (`--source-share`) it counts towards. */
+  share: string;
+  /** Priority among the waiting prompts of that source; the highest is first. */
+  priority: number;
+  /** Attributes that a data source set on slime's `Sample` beyond its fields, JSON values; functions see them. */
+  attributes: Record<string, unknown>;
+}
+
+/** Use of a prompt and its rollouts. `call`: a generation that a rollout function or an agent requested. */
+export type Purpose = "call" | "eval" | "train";
+
+/** The recorded group whose rollouts a prompt reuses. The prompt's source names the group. */
+export interface Recalled {
+  /** Run that recorded the rollouts. */
+  run: string;
+  /** Ids of the samples in that run, in index order. */
+  samples: string[];
+  /** Maps weight versions of that run to versions of this run. */
+  common: CommonVersion;
+  /** Version of this run that the oldest weights of the rollouts count as. */
+  oldest: number;
+  /** Optimizer steps that the rollouts may be behind the weights that they train. */
+  bound: number;
+}
+
+/** Why a group was rejected. */
+export type RejectionCause = "filter" | "filter_raised" | "not_returned" | "reward_failed" | "rollout_failed" | "stale";
+
+/** A request of the rollout. */
+export interface Request {
+  /** 0, and 1 more after each failure or suspension */
+  attempt: number;
+  /** UTC [ns] */
+  at: number;
+  /** seed of the generation */
+  seed: number;
+  /** oldest weights with which the engine may start */
+  min_version: number;
+  /** use of the rollout */
+  purpose: Purpose;
+  /** sampling parameters */
+  sampling: Sampling;
+}
+
+/** Appended by the grader, once per completed sample. If the rule takes no time, or the generate function graded the sample, the engine appends the event together with `rollout.completed`. */
+export interface RewardAssigned {
+  type: "reward.assigned";
+  /** Id of the sample. */
+  sample: string;
+  /** Group of the sample. */
+  group: string;
+  /** Reward that is trained on. */
+  value: number;
+  /** Name or path of the grader. */
+  grader: string;
+  /** sha256 (hex) of the grader's source. */
+  grader_digest: string;
+  /** Dict that the grader returned, if it returned one. */
+  detail: Record<string, unknown> | null;
+  /** Seconds that grading took. */
+  seconds: number;
+  /** float32 [response]: a teacher's log-probs (nats) of the sample's tokens, if graded with one. */
+  teacher_log_probs: Array | null;
+}
+
+/** Appended as `reward.assigned` is, if there is no usable reward. The sample's group cannot be trained on. */
+export interface RewardFailed {
+  type: "reward.failed";
+  /** Id of the sample. */
+  sample: string;
+  /** Group of the sample. */
+  group: string;
+  /** Kind of failure. */
+  kind: RewardFailureKind;
+  /** Explanation, one sentence. */
+  message: string;
+  /** Name or path of the grader. */
+  grader: string;
+  /** sha256 (hex) of the grader's source. */
+  grader_digest: string;
+  /** Seconds that grading took. */
+  seconds: number;
+}
+
+/** Why there is no reward. `invalid`: the sample lacks a field that its grader needs, or names an unknown grader. */
+export type RewardFailureKind = "invalid" | "no_key" | "none" | "not_a_number" | "out_of_memory" | "raised" | "timeout" | "worker_died" | "wrong_type";
+
+/** Appended by the engine when a rollout cannot be made, or by the gateway when a session gave no sample. */
+export interface RolloutFailed {
+  type: "rollout.failed";
+  /** Id of the sample. */
+  sample: string;
+  /** Group of the sample. */
+  group: string;
+  /** Attempt of the sample. */
+  attempt: number;
+  /** Kind of failure. */
+  kind: FailureKind;
+  /** Explanation, one sentence. */
+  message: string;
+  /** Worker id of the engine or gateway. */
+  engine: string;
+}
+
+/** A rollout. */
+export interface RolloutPage {
+  /** the sample; its `tokens` are empty here, see the route `tokens` */
+  sample: SampleView;
+  /** ids of the group's samples that have a row, in order */
+  siblings: string[];
+  /** command and query for it */
+  source: AnswerSource;
+}
+
+/** Appended by the engine when a rollout is suspended. Its next attempt continues from its chunks. */
+export interface RolloutSuspended {
+  type: "rollout.suspended";
+  /** Id of the sample. */
+  sample: string;
+  /** Attempt of the sample. */
+  attempt: number;
+  /** Response tokens in the log. */
+  length: number;
+  /** `step_boundary`: a `batch.sealed` that suspends followed the request. */
+  reason: SuspendReason;
+  /** Worker id of the engine. */
+  engine: string;
+}
+
+/** Why an agent's turn extends no other turn of its session. `first`: it is the session's first. `repeat`: it repeats the request of a root. `compaction`, `rewrite`: its messages were shortened or changed. `subagent`: it belongs to another conversation, with other tools, template arguments or system message. `drift`: the model's template gave other tokens than the recorded ones. */
+export type RootReason = "compaction" | "drift" | "first" | "repeat" | "rewrite" | "subagent";
+
+/** The state of a run's log and tables. */
+export interface RunChange {
+  /** name of the run */
+  run: string;
+  /** last position of the log that the tables include */
+  position: number;
+  /** last position of the log */
+  end: number;
+  /** whether its launcher is running */
+  on: boolean;
+}
+
+/** The served runs. */
+export interface RunList {
+  /** folder of the runs, or the one run that is served */
+  where: string;
+  /** the runs, the run with the newest event first */
+  runs: ListedRun[];
+  /** command that lists them */
+  command: string;
+}
+
+/** Status of a run. UNENDED: an archive without the run's end, which cannot show whether the run is running. */
+export type RunStatus = "failed" | "finished" | "interrupted" | "killed" | "running" | "unended";
+
+/** A page of samples. */
+export interface SamplePage {
+  /** an array per column [rows]; `prompt` and `text` are shortened */
+  columns: Record<string, (string | number | boolean | null)[]>;
+  /** cursor of the next page; None on the last one */
+  next: string | null;
+  /** query for the page */
+  source: AnswerSource;
+}
+
+/** Everything that the log holds about one sample. Fields of the completed rollout are None until its end. */
+export interface SampleView {
+  /** id of the sample */
+  sample: string;
+  /** id of its group */
+  group: string;
+  /** requests of its rollout, one per attempt */
+  requests: Request[];
+  /** failures and suspensions of its rollout */
+  interruptions: (RolloutFailed | RolloutSuspended)[];
+  /** number of chunks before the end */
+  chunks: number;
+  /** turns that have ended */
+  turns: Turn[];
+  /** agents' sessions that made it */
+  sessions: AgentSession[];
+  /** text of its prompt after the chat template; empty if unknown */
+  prompt: string;
+  /** its prompt differs from the group's */
+  prompt_is_own: boolean;
+  /** label of the prompt: a text or another JSON value */
+  label: string | unknown | null;
+  /** file URL of the prompt, or `inbox`; empty if unknown */
+  source: string;
+  /** text of the response; empty until the end */
+  text: string;
+  /** why the rollout ended */
+  stop: StopReason | null;
+  /** response length so far [tokens] */
+  length: number;
+  /** first token, token after the last, and their weight version */
+  spans: ([number, number, number])[];
+  /** `spans` as text, such as `v3` or `v3[0:40] v4[40:52]` */
+  versions: string;
+  /** sha256 (hex) of all response tokens and log-probs */
+  digest: string | null;
+  /** worker that ended the rollout */
+  engine: string | null;
+  /** durations within the rollout */
+  timings: Timings | null;
+  /** recorded rollout that the sample reuses */
+  origin: Origin | null;
+  /** user's functions that made it: sha256 (hex) of the source by `module:name` */
+  functions: Record<string, string> | null;
+  /** UTC of the end [ns] */
+  completed_at: number | null;
+  /** its reward, or why it has none; None until then */
+  reward: RewardAssigned | RewardFailed | null;
+  /** decision about its group; None if there is none yet */
+  decision: Decision | null;
+  /** step whose batch has its group */
+  step: number | null;
+  /** weight version that the step made; None until the commit */
+  version: number | null;
+  /** in a batch, but --rollout-sample-filter-path removed it from training */
+  removed: boolean;
+  /** its response so far [length] */
+  tokens: Token[];
+}
+
+/** Sampling parameters of a rollout. Token limits count the whole response, including resumed parts. */
+export interface Sampling {
+  /** Most tokens in the response. */
+  max_new_tokens: number;
+  /** Sampling temperature; 0 is greedy. */
+  temperature: number;
+  /** Nucleus probability. */
+  top_p: number;
+  /** Number of candidates; -1 is off. */
+  top_k: number;
+  /** Stop strings. */
+  stop: string[];
+  /** Stop token ids. */
+  stop_token_ids: number[];
+  /** Omit special tokens from the text. */
+  skip_special_tokens: boolean;
+  /** Other sampling parameters of SGLang, by name. */
+  more: Record<string, unknown>;
+  /** Fewest tokens in the response. */
+  min_new_tokens: number;
+}
+
+/** Why a session ended: its harness sent a reward or an exit code, a limit passed (`time`, `idle`), or its group was decided without it (`over`). */
+export type SealReason = "exit" | "idle" | "over" | "reward" | "time";
+
+/** Origin of a prompt. The source's cursor is the fold of these events. */
+export interface Source {
+  /** File URL, or `inbox`. */
+  path: string;
+  /** Usable row of the file, from 0. */
+  row: number;
+  /** Pass over the file, from 0. */
+  epoch: number;
+  /** Prompts drawn from this source before this one, over all epochs. */
+  offset: number;
+  /** Inbox: the sender's idempotency key. Prompt drawn again from an archive: its group in that archive. */
+  key: string;
+  /** Line of the file, from 1. */
+  line: number;
+  /** Log position up to which a sampler had read the log when it drew the prompt; 0 without a sampler. */
+  seen: number;
+  /** Producer on whose behalf a gateway submitted the prompt. */
+  sender: string;
+  /** sha256 (hex) of the content that a producer sent under the key. */
+  content: string;
+}
+
+/** Appended by the trainer, once per sealed batch, in one atomic append with `weights.published`. */
+export interface StepCommitted {
+  type: "step.committed";
+  /** Training step s, from 0. */
+  step: number;
+  /** Digest of the `batch.sealed`. */
+  batch_digest: string;
+  /** Weight version before the step: s. */
+  parent_version: number;
+  /** Weight version after the step: s + 1. */
+  version: number;
+  /** sha256 (hex) of the weights after the step. */
+  weights_digest: string;
+  /** sha256 (hex) of the optimizer's state after the step; empty unless `--optimizer-digest` computes it. */
+  optimizer_digest: string;
+  /** Samples in the batch. */
+  samples: number;
+  /** Tokens of their prompts and responses. */
+  tokens: number;
+  /** Losses, norms and log-prob differences by name. */
+  metrics: Record<string, number>;
+  /** Seconds by part of the step. */
+  seconds: Record<string, number>;
+  /** User's functions that took part: sha256 (hex) of the source by the setting that names the function. */
+  functions: Record<string, string>;
+  /** Models other than the policy that computed log-probs (`reference`, `teacher`): digest of their weights (`storage/digests.py`) by name. */
+  models: Record<string, string>;
+  /** sha256 (hex) of the critic's weights and optimizer state after the step; empty without a critic, and unless `--optimizer-digest` computes it. */
+  critic_digest: string;
+}
+
+/** The steps of a run. */
+export interface StepList {
+  /** an array per column [steps] */
+  columns: Record<string, (string | number | boolean | null)[]>;
+  /** query for them */
+  source: AnswerSource;
+}
+
+/** A step. */
+export interface StepPage {
+  /** the step */
+  step: StepView;
+  /** command and query for it */
+  source: AnswerSource;
+}
+
+/** A training step. */
+export interface StepView {
+  /** number of the step, from 0 */
+  step: number;
+  /** UTC of the batch [ns] */
+  sealed_at: number;
+  /** digest of the batch */
+  batch_digest: string;
+  /** oldest weight version that generated a token of the batch */
+  oldest_version: number;
+  /** groups of the batch */
+  groups: BatchGroup[];
+  /** samples in training order */
+  samples: BatchSample[];
+  /** commands of the client that drives the run */
+  commands: string[];
+  /** the result of training; None until the commit */
+  committed: StepCommitted | null;
+  /** UTC of the commit [ns] */
+  committed_at: number | null;
+  /** weight version that the step made; None until the commit */
+  version: number | null;
+}
+
+/** Why a rollout ended. */
+export type StopReason = "abort" | "length" | "stop";
+
+/** Why a rollout is suspended. */
+export type SuspendReason = "shutdown" | "stale" | "step_boundary";
+
+/** Durations within a rollout. */
+export interface Timings {
+  /** Seconds from the request until an engine took it. */
+  queued: number;
+  /** Seconds of generation. */
+  generating: number;
+  /** Seconds paused by weight updates. */
+  updating: number;
+}
+
+/** A token of the response. */
+export interface Token {
+  /** token id */
+  token: number;
+  /** its text; None without a tokenizer */
+  text: string | null;
+  /** log-prob (nats) at its generation; 0 if no engine generated it */
+  log_prob: number;
+  /** weight version that generated it; None if no engine did */
+  version: number | null;
+  /** it is trained on */
+  trained: boolean;
+}
+
+/** The head of a token frame. */
+export interface TokenHead {
+  /** id of the sample */
+  sample: string;
+  /** number of response tokens */
+  n: number;
+  /** text of each token [n]; None without a tokenizer */
+  texts: (string | null)[];
+  /** its advantage; None if it is not trained on, or unknown */
+  advantage: Advantage | null;
+  /** arrays after the head, in order: name to type, each with n elements */
+  arrays: Record<string, string>;
+}
+
+/** A call of a tool. */
+export interface ToolCall {
+  /** Name of the tool. */
+  name: string;
+  /** JSON values by parameter. */
+  arguments: Record<string, unknown>;
+  /** Calling the tool twice does no harm. */
+  may_repeat: boolean;
+}
+
+/** A turn that has ended. Only an agent's turn has the fields from `dialect` on. */
+export interface Turn {
+  /** index of the turn */
+  turn: number;
+  /** author of the turn */
+  role: TurnRole;
+  /** duration [s] */
+  seconds: number;
+  /** number of generated tokens */
+  tokens: number;
+  /** text of the generated tokens */
+  text: string;
+  /** tool call, if the role is `tool` */
+  call: ToolCall | null;
+  /** JSON value that the tool returned */
+  result: unknown;
+  /** error that the tool raised; empty if none */
+  error: string;
+  /** turn that it continues; None: a root */
+  extends: number | null;
+  /** API of the agent's request */
+  dialect?: string;
+  /** why it continues no turn; None if it continues one */
+  root?: RootReason | null;
+  /** for a root: the turn with which it shares most tokens */
+  nearest?: number | null;
+  /** for a root: index of the first token that differs from that turn's path */
+  drift?: number | null;
+  /** rule that made the new token ids of its prompt */
+  rule?: string;
+  /** sample under which its generation was requested */
+  generation?: string;
+}
+
+/** Author of a turn. */
+export type TurnRole = "assistant" | "tool";
+
+/** Response tokens [start, end) that one weight version generated. */
+export type WeightSpan = [number, number, number];

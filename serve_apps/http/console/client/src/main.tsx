@@ -1,0 +1,84 @@
+// The console: a bar with the views of a run, and the view of the URL.
+import { render } from "preact";
+import { LocationProvider, Route, Router, useLocation } from "preact-iso";
+import { needsToken, setToken } from "./api";
+import { to } from "./links";
+import { theme, switchTheme } from "./theme";
+import { change, useFollowed } from "./use";
+import { RUNS, VIEWS } from "./views";
+import "uplot/dist/uPlot.min.css";
+import "./style.css";
+
+function Bar() {
+  const { path } = useLocation();
+  const [, , name, shown] = path.split("/");
+  const run = name ? decodeURIComponent(name) : undefined;
+  useFollowed(run);
+  const state = change.value;
+  return (
+    <header>
+      <a href="/" class="home">slime-events</a>
+      {run && <strong>{run}</strong>}
+      {run && (
+        <nav aria-label="views">
+          {VIEWS.filter((view) => view.inMenu).map((view) => (
+            <a key={view.name} href={to(run, view.name)} aria-current={view.name === shown ? "page" : undefined}>
+              {view.title}
+            </a>
+          ))}
+        </nav>
+      )}
+      <span class="state quiet" role="status">
+        {state && (state.on ? `on, position ${state.position.toLocaleString("en")} of ${state.end.toLocaleString("en")}` : "")}
+      </span>
+      <button onClick={switchTheme} aria-label={`switch to the ${theme.value === "dark" ? "light" : "dark"} theme`}>
+        {theme.value === "dark" ? "light" : "dark"}
+      </button>
+    </header>
+  );
+}
+
+function TokenForm() {
+  const send = (event: SubmitEvent) => {
+    event.preventDefault();
+    setToken(String(new FormData(event.target as HTMLFormElement).get("token") ?? "").trim());
+  };
+  return (
+    <form class="token" onSubmit={send}>
+      <label>
+        This console needs a token: <code>slime-events console … --issue NAME</code> makes one.
+        <input name="token" type="password" autocomplete="off" autofocus />
+      </label>
+      <button>open</button>
+    </form>
+  );
+}
+
+function NotThere() {
+  return <p class="error">There is no view at this URL. <a href="/">List the runs.</a></p>;
+}
+
+function App() {
+  return (
+    <LocationProvider>
+      <a href="#view" class="skip">skip to the view</a>
+      <Bar />
+      <main id="view" tabIndex={-1}>
+        {needsToken.value ? (
+          <TokenForm />
+        ) : (
+          <Router>
+            <Route path="/" component={RUNS} />
+            {VIEWS.flatMap((view) => [
+              <Route key={view.name} path={`/runs/:run/${view.name}`} component={view.component} />,
+              <Route key={`${view.name}/`} path={`/runs/:run/${view.name}/:id`} component={view.component} />,
+            ])}
+            <Route default component={NotThere} />
+          </Router>
+        )}
+      </main>
+    </LocationProvider>
+  );
+}
+
+render(<App />, document.getElementById("page")!);

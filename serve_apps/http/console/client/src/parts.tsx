@@ -1,0 +1,86 @@
+// Parts that several views use.
+import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
+import type { AnswerSource } from "./answers";
+import { type Cell, cell, visible } from "./format";
+import type { Loaded } from "./use";
+
+/** The SQL and the command that give what a view shows. */
+export function Source({ source, title = "SQL and command" }: { source: AnswerSource; title?: string }) {
+  return (
+    <details class="source">
+      <summary>
+        {title} <span class="quiet">log position {source.position.toLocaleString("en")}</span>
+      </summary>
+      <Copied title="SQL" text={source.sql} />
+      <Copied title="command" text={source.command} />
+    </details>
+  );
+}
+
+export function Copied({ title, text }: { title: string; text: string }) {
+  const [done, setDone] = useState(false);
+  const copy = () => navigator.clipboard.writeText(text).then(() => setDone(true));
+  return (
+    <div class="copied">
+      <span class="quiet">{title}</span>
+      <button onClick={copy}>{done ? "copied" : "copy"}</button>
+      <pre tabIndex={0}>{visible(text)}</pre>
+    </div>
+  );
+}
+
+/** What a view shows while it loads, and if that failed. Its place is kept, so that nothing moves. */
+export function Loading<T>({ of, children }: { of: Loaded<T>; children: (value: T) => ComponentChildren }) {
+  if (of.error) return <p class="error" role="alert">{visible(of.error)}</p>;
+  if (of.value === null) return <p class="quiet waits" role="status">loading …</p>;
+  return <>{children(of.value)}</>;
+}
+
+/** Names and values. */
+export function Facts({ of }: { of: [string, ComponentChildren][] }) {
+  return (
+    <dl class="facts">
+      {of.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{typeof value === "number" || value === null || value === undefined ? cell(value as Cell) : value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+/** A long text, as it is. */
+export function Text({ text, label }: { text: string; label: string }) {
+  return (
+    <pre class="text" tabIndex={0} aria-label={label} dir="ltr">
+      {text ? visible(text) : <span class="quiet">empty</span>}
+    </pre>
+  );
+}
+
+export interface Column<T> {
+  name: string;
+  number?: boolean;
+  title?: string;
+  of: (row: T) => ComponentChildren;
+}
+
+/** A table of few rows. */
+export function Table<T>({ rows, columns, label }: { rows: T[]; columns: Column<T>[]; label: string }) {
+  return (
+    <div class="scrolls">
+      <table aria-label={label}>
+        <thead>
+          <tr>{columns.map((column) => <th key={column.name} scope="col" class={column.number ? "number" : ""} title={column.title}>{column.name}</th>)}</tr>
+        </thead>
+        <tbody>
+          {rows.map((row, at) => (
+            <tr key={at}>{columns.map((column) => <td key={column.name} class={column.number ? "number" : ""}>{column.of(row)}</td>)}</tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}

@@ -1,0 +1,30 @@
+// The views: a file and a line each, in the order of the menu.
+import type { ComponentType } from "preact";
+import { Group } from "./group";
+import { Metrics } from "./metrics";
+import { Rollout } from "./rollout";
+import { Runs } from "./runs";
+import { Samples } from "./samples";
+import { Step } from "./step";
+
+/** What the router gives a view: the run and the id in the URL. */
+export interface Shown {
+  run?: string;
+  id?: string;
+}
+
+export interface View {
+  name: string;
+  title: string;
+  inMenu: boolean;
+  component: ComponentType<Shown>;
+}
+
+export const RUNS = Runs;
+export const VIEWS: View[] = [
+  { name: "metrics", title: "Metrics", inMenu: true, component: Metrics },
+  { name: "samples", title: "Samples", inMenu: true, component: Samples },
+  { name: "steps", title: "Steps", inMenu: true, component: Step },
+  { name: "groups", title: "Group", inMenu: false, component: Group },
+  { name: "rollouts", title: "Rollout", inMenu: false, component: Rollout },
+];

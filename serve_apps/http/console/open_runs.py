@@ -1,0 +1,178 @@
+"""`OpenRuns`: runs that stay open between requests. `OpenRun`: one of them, with its tables."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, NamedTuple, Self
+
+import duckdb
+import pyarrow as pa
+
+from schemas.doc import doc
+from schemas.errors import BadQuery
+from serve_apps.http.console.run_source import RunSource
+from slime_events.analysis.query import Answer, RunTables, tables_of
+from slime_events.analysis.query.database import one_select
+from slime_events.core.run.run_reader import OpenedRun
+from storage.cancellation import end_all
+
+STORED = ("trained", "samples", "groups", "steps")
+"""Tables that are computed once per position of the log."""
+IDLE_S = 60.0
+"""Seconds without a request after which a run is closed, and with it a server that was started to read its log."""
+REST = 3.0
+"""Pause between two computations of the tables, as a multiple of the last one: at most a quarter of the time."""
+QUERY_S = 10.0
+"""Seconds that a query may take."""
+
+
+class Snapshot(NamedTuple):
+    """Tables of a run at a position."""
+
+    connection: Annotated[duckdb.DuckDBPyConnection, doc("take a cursor for each query")]
+    position: Annotated[int, doc("the log's last position when they were computed")]
+    next_at: Annotated[float, doc("monotonic time before which they are not computed again [s]")]
+
+
+class OpenRun:
+    """A run and its tables. Use it in the event loop that opened it."""
+
+    def __init__(self, opened: OpenedRun, tables: RunTables, argument: str) -> None:
+        self.opened, self.argument = opened, argument
+        self._tables, self._lock = tables, asyncio.Lock()
+        self._snapshot: Snapshot | None = None
+        self._refreshing: asyncio.Task[Snapshot] | None = None
+
+    async def rows(self, sql: str) -> tuple[int, pa.Table]:
+        """Return the position of the tables and the rows of one SELECT over them.
+
+        A query that takes longer than QUERY_S is ended. Raises BadQuery, and the log's errors.
+        """
+        select = one_select(sql)
+        snapshot = await self.snapshot()
+        cursor = snapshot.connection.cursor()
+        reading = asyncio.create_task(asyncio.to_thread(lambda: _read(cursor, select)))
+        done, _ = await asyncio.wait([reading], timeout=QUERY_S)
+        if not done:
+            cursor.interrupt()
+            await asyncio.wait([reading])
+            reading.exception()
+            raise BadQuery(f"the query took longer than {QUERY_S:.0f} s: use slime-events query for it")
+        return snapshot.position, reading.result()
+
+    async def snapshot(self) -> Snapshot:
+        """Return the tables. If they are older than the log, new ones are computed meanwhile for later requests."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            return await self.refreshed()
+        if time.monotonic() >= snapshot.next_at and (self._refreshing is None or self._refreshing.done()):
+            self._refreshing = asyncio.create_task(self.refreshed())
+            self._refreshing.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return snapshot
+
+    async def refreshed(self) -> Snapshot:
+        """Return the tables, computed again if the log has grown and the pause since the last time is over."""
+        async with self._lock:
+            snapshot, now = self._snapshot, time.monotonic()
+            if snapshot is not None and now < snapshot.next_at:
+                return snapshot
+            position = await self.opened.log.position()
+            if snapshot is None or position != snapshot.position:
+                connection = await self._tables.stored(STORED)
+                snapshot = Snapshot(connection, position, 0.0)
+            taken = time.monotonic() - now
+            self._snapshot = snapshot._replace(next_at=now + taken * (1 + REST))
+            return self._snapshot
+
+    async def close(self) -> None:
+        """End a computation that is in progress."""
+        if self._refreshing is not None:
+            await end_all(self._refreshing)
+
+
+def _read(cursor: duckdb.DuckDBPyConnection, select: str) -> pa.Table:
+    try:
+        return Answer(cursor.sql(select)).arrow()
+    except duckdb.Error as error:
+        raise BadQuery(f"the query failed: {error}") from error
+
+
+class _Kept:
+    """A run that a task of its own keeps open: the task that opens a run must close it."""
+
+    def __init__(self, source: RunSource, run: str) -> None:
+        self._closing, self.users, self.used_at = asyncio.Event(), 0, time.monotonic()
+        self.ready: asyncio.Future[OpenRun] = asyncio.get_running_loop().create_future()
+        self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
+        self._task = asyncio.create_task(self._keep(source, run), name=f"console-keeps-{run}")
+
+    async def _keep(self, source: RunSource, run: str) -> None:
+        try:
+            async with source.open(run) as opened, tables_of(opened) as tables:
+                kept = OpenRun(opened, tables, source.argument(run))
+                self.ready.set_result(kept)
+                await self._closing.wait()
+                await kept.close()
+        except BaseException as error:  # waiting requests get any error, also a cancellation
+            if not self.ready.done():
+                self.ready.set_exception(error)
+            raise
+
+    @property
+    def idle_s(self) -> float:
+        return 0.0 if self.users else time.monotonic() - self.used_at
+
+    async def close(self) -> None:
+        self._closing.set()
+        with contextlib.suppress(Exception):  # waiting requests have got the error
+            await self._task
+
+
+class OpenRuns:
+    """Opens runs at their first request, and closes those without requests. source: the served runs."""
+
+    def __init__(self, source: RunSource, idle_s: float = IDLE_S) -> None:
+        self.source, self._idle_s = source, idle_s
+        self._kept: dict[str, _Kept] = {}
+
+    @contextlib.asynccontextmanager
+    async def use(self, run: str) -> AsyncIterator[OpenRun]:
+        """Open a run for one request. Raises RunNotFound, StorageError, ConfigError."""
+        kept = self._kept.get(run)
+        if kept is None:
+            kept = self._kept[run] = _Kept(self.source, run)
+        kept.users += 1
+        try:
+            opened = await asyncio.shield(kept.ready)
+        except BaseException:  # also a cancelled request is no user any more
+            kept.users -= 1
+            if kept.ready.done() and self._kept.get(run) is kept:  # the next request tries again
+                del self._kept[run]
+                await kept.close()
+            raise
+        try:
+            yield opened
+        finally:
+            kept.users -= 1
+            kept.used_at = time.monotonic()
+
+    async def __aenter__(self) -> Self:
+        self._closer = asyncio.create_task(self._close_idle(), name="console-closes-idle-runs")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await end_all(self._closer)
+        for kept in self._kept.values():
+            await kept.close()
+        self._kept.clear()
+
+    async def _close_idle(self) -> None:
+        while True:
+            await asyncio.sleep(min(self._idle_s, 5.0))
+            for run, kept in list(self._kept.items()):
+                if kept.idle_s >= self._idle_s:
+                    del self._kept[run]
+                    await kept.close()
