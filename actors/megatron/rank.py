@@ -20,6 +20,7 @@ from actors.megatron.flags import sort_flags
 from actors.megatron.formats.registry import check_beginning
 from actors.megatron.frozen import freeze
 from actors.megatron.frozen_model import Residences, load_frozen
+from actors.megatron.last_pass import forget_last_pass
 from actors.megatron.layout import replays_routing
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.optimizer import (
@@ -113,6 +114,7 @@ class TrainerRank(Backend):
         """Load the initial weights again, with a new optimizer and a new schedule."""
         # Free the old model and optimizer before the new ones need as much memory. Megatron's hooks make reference
         # cycles with the model, which only the garbage collector frees.
+        self._forget_last_pass()
         del self.trainee, self._commanded
         gc.collect()
         if not on_cpu():
@@ -326,4 +328,11 @@ class TrainerRank(Backend):
 
     def close(self) -> None:
         """Leave the process group, after which this process may become another rank."""
+        self._forget_last_pass()
         leave()
+
+    def _forget_last_pass(self) -> None:
+        trainee = getattr(self, "trainee", None)  # none if `reset` failed
+        for trained in (trainee, trainee and trainee.critic):
+            if trained is not None:
+                forget_last_pass(trained.model)

@@ -74,15 +74,21 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert [result.metrics["lr"] for result in resumed] == [result.metrics["lr"] for result in through]
 
 
-def test_a_rank_that_begins_anew_holds_one_model(tiny: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
+def test_a_rank_that_begins_anew_holds_one_model(
+    family: str, tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The old one is gone before the new one is built: both would have to fit on a device."""
     alive: list[bool] = []
     build = TrainerRank._begin
-    with trainer(tiny) as rank:
+    make_model(tmp_path, family, tied=False)
+    with trainer(tmp_path, {"advantage_estimator": "ppo"}) as rank:
         rank.train(make_batch())
-        parts = rank.trainee.model, rank.trainee.optimizer, next(rank.trainee.model.parameters())
+        critic = rank.trainee.critic
+        assert critic is not None
+        parts = rank.trainee.model, rank.trainee.optimizer, next(rank.trainee.model.parameters()), critic.model
         old = [weakref.ref(part) for part in parts]
-        del parts
+        del parts, critic
 
         def begin(self: TrainerRank) -> None:
             alive.extend(ref() is not None for ref in old)
@@ -91,7 +97,7 @@ def test_a_rank_that_begins_anew_holds_one_model(tiny: Path, trainer: Trainer, m
         monkeypatch.setattr(TrainerRank, "_begin", begin)
         rank.reset()
         assert rank.train(make_batch()).optimizer_digest
-    assert alive == [False, False, False]
+    assert alive == [False] * 4
 
 
 def test_torch_s_optimizers_are_fused_on_a_gpu_too(
