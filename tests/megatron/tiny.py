@@ -89,15 +89,14 @@ def make_model(
     torch.manual_seed(seed)
     model: PreTrainedModel
     if family == "qwen3":
-        model = Qwen3ForCausalLM(
-            Qwen3Config(head_dim=16, rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **common)
-        )
+        rope = {"rope_type": "default", "rope_theta": 1e6}
+        model = Qwen3ForCausalLM(Qwen3Config(rope_parameters=rope, **{"head_dim": 16} | common))
     elif family == "qwen2":
         model = Qwen2ForCausalLM(Qwen2Config(**common))
     elif family == "qwen3_moe":
         experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
-        rope = {"rope_type": "default", "rope_theta": 1e6}
-        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(head_dim=16, rope_parameters=rope, **experts | common))
+        rope, experts = {"rope_type": "default", "rope_theta": 1e6}, {"head_dim": 16} | experts
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(rope_parameters=rope, **experts | common))
     elif family == "glm4_moe":
         rope = {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5}
         model = Glm4MoeForCausalLM(Glm4MoeConfig(rope_parameters=rope, **common | GLM4_MOE | sizes))

@@ -35,7 +35,11 @@ class Look:
 
 LOOKS: dict[str, Look] = {
     "agreement": Look("agreement:look"),
+    "families": Look("families:look", deadline_s=240.0),
+    "ways": Look("families:look_ways"),
+    "prediction": Look("families:look_prediction"),
     "twice": Look("repeat:look_twice"),
+    "twice_experts": Look("repeat:look_twice_experts"),
     "resumed": Look("repeat:look_resumed"),
     "run": Look("whole_run:look"),
     "values": Look("attention:look_values"),
@@ -44,6 +48,7 @@ LOOKS: dict[str, Look] = {
     "steps": Look("speed:look_steps", alone=True),
     "deterministic": Look("speed:look_deterministic", alone=True),
     "profile": Look("speed:look_profile", alone=True),
+    "experts": Look("experts:look", alone=True),
     "digest": Look("speed:look_digest", alone=True),
     "adam": Look("speed:look_adam", alone=True),
     "attention": Look("attention:look_time", alone=True),

@@ -15,6 +15,7 @@ from tests.harness.gpu.scene import (
     GIB,
     LARGE,
     MIDDLE,
+    MIXTURE,
     Scene,
     allocated,
     forget_peak,
@@ -28,16 +29,19 @@ TIMES = 3
 
 
 def look(scene: Scene) -> None:
-    """Make steps, then `reset`, several times."""
-    model = scene.model("large")
-    vocabulary = (LARGE if scene.on_gpu else MIDDLE)["vocab_size"]
-    batch = make_batch(lengths_to(2048, 512), vocabulary)
+    """Make steps, then `reset`, several times: of the large model, and of a mixture of experts."""
+    for name, vocabulary in (("large", LARGE if scene.on_gpu else MIDDLE), ("mixture", MIXTURE)):
+        _reset(scene, name, make_batch(lengths_to(2048, 512), vocabulary["vocab_size"]))
+
+
+def _reset(scene: Scene, name: str, batch: TrainBatch) -> None:
+    model = scene.model(name)
     forget_peak()
     with one_rank(model, bf16=scene.on_gpu, optimizer_digest="off") as rank:
         built = allocated()
         rank.train(batch)
-        stepped = allocated()
-        Row("memory of a rank", "built, and after its first step", {"built, GiB": built, "stepped, GiB": stepped}).say()
+        figures: dict[str, float | int | str] = {"built, GiB": built, "stepped, GiB": allocated()}
+        Row(f"memory of a rank, {name}", "built, and after its first step", figures).say()
         for number in range(TIMES):
             old = weakref.ref(rank.trainee.model)
             forget_peak()
@@ -47,14 +51,14 @@ def look(scene: Scene) -> None:
             alive, after = old() is not None, allocated()
             rank.train(batch)
             gc.collect()
-            figures: dict[str, float | int | str] = {
+            figures = {
                 "after, GiB": after,
                 "at most in reset, GiB": most,
                 "after a step and gc, GiB": allocated(),
                 "seconds": seconds,
             }
-            Row(f"reset {number + 1}", f"the old model is {'still alive' if alive else 'gone'}", figures).say()
-        if scene.on_gpu:
+            Row(f"reset {number + 1}, {name}", f"the old model is {'still alive' if alive else 'gone'}", figures).say()
+        if scene.on_gpu and name == "large":
             _out_of_memory(rank, batch)
 
 

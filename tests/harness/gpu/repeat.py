@@ -50,9 +50,10 @@ def alike(first: list[str], second: list[str]) -> int:
     return same.index(False) if False in same else len(same)
 
 
-async def twice(scene: Scene, name: str) -> None:
+async def twice(scene: Scene, name: str, model: Path, **more: Any) -> None:
     """Train in one way, in two processes."""
-    model, settings = scene.model("middle"), WAYS[name]
+    settings = WAYS[name] | more
+    name = f"{name}, {model.name}"
     try:
         first, second = [await in_a_process(model, **settings) for _ in range(2)]
     except Exception as error:
@@ -65,34 +66,43 @@ async def twice(scene: Scene, name: str) -> None:
 
 def look_twice(scene: Scene) -> None:
     """Train in every way, side by side on a GPU."""
+    asyncio.run(all_ways(scene, scene.model("middle")))
 
-    async def all_ways() -> None:
-        if scene.on_gpu:
-            await asyncio.gather(*(twice(scene, name) for name in WAYS))
-        else:
-            await twice(scene, "float32")
 
-    scene.model("middle")
-    asyncio.run(all_ways())
+def look_twice_experts(scene: Scene) -> None:
+    """Train a mixture of experts in every way; groups of rows are bfloat16's alone."""
+    asyncio.run(all_ways(scene, scene.model("mixture"), megatron={"moe_grouped_gemm": True}))
+
+
+async def all_ways(scene: Scene, model: Path, **more: Any) -> None:
+    """Train a model in every way, with more settings."""
+    if scene.on_gpu:
+        await asyncio.gather(*(twice(scene, name, model, **more) for name in WAYS))
+    else:
+        await twice(scene, "float32", model, **more)
 
 
 def look_twice_large(scene: Scene) -> None:
     """Train a model of 0.5B on 8192 tokens a step, where kernels have more ways to split a sum."""
-    asyncio.run(_twice_large(scene))
+    for name in ("bfloat16", "bfloat16, --deterministic-mode") if scene.on_gpu else ("float32",):
+        try:
+            asyncio.run(_twice_large(scene, name))
+        except Exception as error:
+            Row.failed(f"twice, 0.5B, {name}", error).say()
 
 
-async def _twice_large(scene: Scene) -> None:
+async def _twice_large(scene: Scene, name: str) -> None:
     model, tokens = scene.model("large"), 8192 if scene.on_gpu else 512
     vocabulary = (LARGE if scene.on_gpu else MIDDLE)["vocab_size"]
     some = [make_batch(lengths_to(tokens, tokens // 4, step), vocabulary, step) for step in range(STEPS)]
 
     async def digests_of_run() -> list[str]:
-        async with local_ranks(whole_settings(model, bf16=scene.on_gpu)) as ranks:
+        async with local_ranks(whole_settings(model, **WAYS[name])) as ranks:
             return await digests(ranks, some)
 
     same = alike(*await asyncio.gather(digests_of_run(), digests_of_run()))
     seen = "the same bits" if same == STEPS else f"other bits from step {same} on"
-    Row(f"twice, 0.5B, {tokens} tokens a step", seen, {"steps": STEPS, "steps alike": same}).say()
+    Row(f"twice, 0.5B, {tokens} tokens a step, {name}", seen, {"steps": STEPS, "steps alike": same}).say()
 
 
 def look_resumed(scene: Scene) -> None:

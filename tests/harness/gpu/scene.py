@@ -43,6 +43,20 @@ LARGE: dict[str, Any] = {
     "initializer_range": 0.02,
 }
 """The shape of Qwen2.5-0.5B."""
+MIXTURE: dict[str, Any] = {
+    "vocab_size": 4096,
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 4096,
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 128,
+    "initializer_range": 0.05,
+}
+"""Qwen3-MoE whose sizes every kernel supports."""
 GIB = 2**30
 
 
@@ -60,11 +74,15 @@ class Scene:
         return self.device == "cuda"
 
     def model(self, name: str) -> Path:
-        """A Qwen2 folder of that name, "middle" or "large". Its weights are the same in bfloat16 and float32."""
+        """A folder of that name: a Qwen2, "middle" or "large", or "mixture". Its weights are the same in bfloat16 and
+        float32.
+        """
         folder = self.folder / name
         if not (folder / "model.safetensors").exists():
-            sizes = LARGE if name == "large" and self.on_gpu else MIDDLE
-            make_model(folder, "qwen2", **sizes)
+            if name == "mixture":
+                make_model(folder, "qwen3_moe", tied=False, **MIXTURE)
+            else:
+                make_model(folder, "qwen2", **(LARGE if name == "large" and self.on_gpu else MIDDLE))
             weights = {
                 key: tensor.bfloat16().float() for key, tensor in load_file(folder / "model.safetensors").items()
             }

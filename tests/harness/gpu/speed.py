@@ -182,15 +182,20 @@ def look_profile(scene: Scene) -> None:
         batch = batch_of(scene, tokens, longest)
         title = f"profile, {name}, {len(batch.samples)} samples"
         with large_rank(scene, title, tokens, **CHUNKED) as rank:
-            for _ in range(2):
-                rank.train(batch)
-            synchronize()
-            with profile(activities=_activities(scene)) as seen:
-                start = time.perf_counter()
-                rank.train(batch)
-                synchronize()
-                wall = time.perf_counter() - start
-            _say_profile(title, seen, wall)
+            say_profile(scene, rank, batch, title)
+
+
+def say_profile(scene: Scene, rank: TrainerRank, batch: TrainBatch, title: str) -> None:
+    """Profile a step after two others."""
+    for _ in range(2):
+        rank.train(batch)
+    synchronize()
+    with profile(activities=_activities(scene)) as seen:
+        start = time.perf_counter()
+        rank.train(batch)
+        synchronize()
+        wall = time.perf_counter() - start
+    _say_profile(title, seen, wall)
 
 
 def _activities(scene: Scene) -> list[ProfilerActivity]:
