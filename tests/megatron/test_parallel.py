@@ -16,35 +16,36 @@ from actors.megatron.formats.registry import open_weights
 from actors.trainer.ranks import rendezvous_address
 from storage.weights.files import open_checkpoint
 from storage.weights.store import WeightStore, verify
-from tests.megatron.ranks import ALGORITHMS, CASES, PARALLEL, run
+from tests.megatron.ranks import ALGORITHMS, CASES, MORE, ON_THE_HOST, PARALLEL, run
 from tests.megatron.two_processes import RankPair
+
+Ranks = tuple[Path, list[dict[str, Any]]]
+"""The folder with what ranks wrote, and each rank's figures."""
+Alone = tuple[Path, dict[str, dict[str, Any]]]
+"""The folder with what one rank wrote, as `data`, and its figures by case."""
 
 
 @pytest.fixture(scope="module")
-def two_ranks(
-    tiny: Path, rank_pair: RankPair, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, list[dict[str, Any]]]:
-    """The folder with what the ranks wrote, and each rank's figures."""
+def two_ranks(tiny: Path, rank_pair: RankPair, tmp_path_factory: pytest.TempPathFactory) -> Ranks:
     out = tmp_path_factory.mktemp("ranks")
     rank_pair.run("tests.megatron.ranks", tiny, out)
     return out, [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
-def one_rank(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
-    """The folder with what one rank wrote, as `data`, and its figures by case."""
+def one_rank(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
     out = tmp_path_factory.mktemp("alone")
     return out, {case: run(tiny, out, "data", case, 0, 1, rendezvous_address()) for case in ALGORITHMS}
 
 
 @pytest.mark.real
 @pytest.mark.parametrize(("kind", "case"), CASES)
-def test_two_ranks_equal_one(
-    kind: str,
-    case: str,
-    two_ranks: tuple[Path, list[dict[str, Any]]],
-    one_rank: tuple[Path, dict[str, dict[str, Any]]],
-) -> None:
+def test_two_ranks_equal_one(kind: str, case: str, two_ranks: Ranks, one_rank: Alone) -> None:
+    compare(kind, case, two_ranks, one_rank)
+
+
+def compare(kind: str, case: str, two_ranks: Ranks, one_rank: Alone) -> None:
+    """Compare a case of two ranks with that of one rank."""
     out, (first, second) = two_ranks
     folder, alone = one_rank[0], one_rank[1][case]
     name, own = f"{kind}-{case}-2", f"data-{case}-1"
@@ -62,9 +63,7 @@ def test_two_ranks_equal_one(
 
 @pytest.mark.real
 @pytest.mark.parametrize(("kind", "most"), [("data", 1.0), ("tensor", 0.6), ("pipeline", 0.6)])
-def test_each_rank_reads_its_share_of_the_weights(
-    kind: str, most: float, two_ranks: tuple[Path, list[dict[str, Any]]], tiny: Path
-) -> None:
+def test_each_rank_reads_its_share_of_the_weights(kind: str, most: float, two_ranks: Ranks, tiny: Path) -> None:
     whole = total_bytes(open_weights(tiny, read_architecture(tiny)))
     taken = [int((two_ranks[0] / f"{kind}-grpo-{rank}.bytes_read").read_text()) for rank in range(2)]
     assert max(taken) <= most * whole
@@ -73,7 +72,7 @@ def test_each_rank_reads_its_share_of_the_weights(
 
 @pytest.mark.real
 @pytest.mark.parametrize("kind", PARALLEL)
-def test_each_rank_writes_its_share_of_the_weights(kind: str, two_ranks: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_each_rank_writes_its_share_of_the_weights(kind: str, two_ranks: Ranks) -> None:
     out, (first, second) = two_ranks
     shares = first[f"{kind}-grpo"]["shares"]
     assert shares == second[f"{kind}-grpo"]["shares"]
@@ -91,12 +90,21 @@ def test_each_rank_writes_its_share_of_the_weights(kind: str, two_ranks: tuple[P
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("kind", PARALLEL)
-def test_weights_that_are_exchanged_give_the_bits_of_separate_models(
-    kind: str, two_ranks: tuple[Path, list[dict[str, Any]]]
-) -> None:
+def test_weights_that_are_exchanged_give_the_bits_of_separate_models(two_ranks: Ranks) -> None:
     for rank in two_ranks[1]:
-        assert rank[f"{kind}-exchange, on the host"] == rank[f"{kind}-exchange"]
+        assert rank[f"tensor-{ON_THE_HOST}"] == rank["tensor-exchange"]
+
+
+@pytest.mark.soak
+def test_weights_of_all_kinds_of_ranks_are_exchanged(
+    tiny: Path, rank_pair: RankPair, one_rank: Alone, tmp_path: Path
+) -> None:
+    rank_pair.run("tests.megatron.ranks_more", tiny, tmp_path)
+    ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    for kind, case in MORE:
+        compare(kind, case, (tmp_path, ranks), one_rank)
+        for rank in ranks:
+            assert rank[f"{kind}-{ON_THE_HOST}"] == rank[f"{kind}-exchange"]
 
 
 def _check_dumps(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
