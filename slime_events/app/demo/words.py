@@ -74,6 +74,7 @@ def _reached(summary: Mapping[str, Any]) -> str:
 
 def _next(run: str, sample: str | None, program: str) -> str:
     commands = (
+        (f"{program} console {run}", "pages over the run: metrics, samples, rollouts token by token"),
         (f"{program} show {run}", "the run, step by step"),
         (f"{program} show {run} --sample {sample or 'ID'}", "one rollout: text, log-probs, reward, fate"),
         (f"{program} demo --model smollm2-135m", "the demo on a real pretrained model")

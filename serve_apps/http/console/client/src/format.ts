@@ -29,6 +29,15 @@ export function ofNano(at: number | null): string {
   return at === null ? "–" : moment(at * 1e-9);
 }
 
+/** Characters of a value in a list of facts. */
+const MOST = 300;
+
+/** A JSON value on one line, shortened. */
+export function json(value: unknown): string {
+  const text = JSON.stringify(value) ?? "–";
+  return line(text.length > MOST ? `${text.slice(0, MOST)}… (${text.length.toLocaleString("en")} characters)` : text);
+}
+
 /** One line of a text, for a cell of a table. */
 export function line(text: string): string {
   return visible(text).replace(/\n/g, "⏎").replace(/\t/g, " ");

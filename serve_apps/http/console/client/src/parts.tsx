@@ -51,12 +51,24 @@ export function Facts({ of }: { of: [string, ComponentChildren][] }) {
   );
 }
 
-/** A long text, as it is. */
+/** Characters of a text that are shown at first: a browser needs many seconds for a word of a million. */
+const FIRST = 20_000;
+
+/** A text as it is; a long one at first from its beginning, and on request ten times as much. */
 export function Text({ text, label }: { text: string; label: string }) {
+  const [most, setMost] = useState(FIRST);
+  const left = text.length - most;
   return (
-    <pre class="text" tabIndex={0} aria-label={label} dir="ltr">
-      {text ? visible(text) : <span class="quiet">empty</span>}
-    </pre>
+    <>
+      <pre class="text" tabIndex={0} aria-label={label} dir="ltr">
+        {text ? visible(text.slice(0, most)) : <span class="quiet">empty</span>}
+      </pre>
+      {left > 0 && (
+        <button onClick={() => setMost(most * 10)}>
+          {left.toLocaleString("en")} more characters: show {Math.min(left, most * 9).toLocaleString("en")}
+        </button>
+      )}
+    </>
   );
 }
 

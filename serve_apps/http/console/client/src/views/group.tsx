@@ -1,7 +1,7 @@
 // A group: its prompt, the decision, and its samples side by side.
 import { getJson, runPath } from "../api";
 import type { Decision, GroupPage, GroupSample } from "../answers";
-import { cell, figure, ofNano, visible } from "../format";
+import { cell, figure, json, ofNano, visible } from "../format";
 import { to } from "../links";
 import { Facts, Loading, Source, Text } from "../parts";
 import { growth, useLoaded } from "../use";
@@ -58,7 +58,7 @@ export function Group({ run = "", id = "" }: Shown) {
               of={[
                 ["submitted, UTC", ofNano(group.submitted_at)],
                 ["by", cell(group.submitted_by)],
-                ["label", cell(group.prompt ? JSON.stringify(group.prompt.label) : null)],
+                ["label", group.prompt ? json(group.prompt.label) : "–"],
                 ["source", group.prompt ? visible(`${group.prompt.source.path}:${group.prompt.source.line ?? ""}`) : "–"],
                 ["step", group.step === null ? "–" : <a href={to(run, "steps", String(group.step))}>{group.step}</a>],
                 ["made version", group.version],

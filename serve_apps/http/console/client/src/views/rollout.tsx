@@ -2,7 +2,7 @@
 import { useLocation } from "preact-iso";
 import { getJson, getTokens, runPath, type Tokens } from "../api";
 import type { RolloutPage, SampleView, Turn } from "../answers";
-import { cell, figure, ofNano, visible } from "../format";
+import { cell, figure, json, ofNano, visible } from "../format";
 import { to } from "../links";
 import { Facts, Loading, Source, Text } from "../parts";
 import { OVERLAYS, type OverlayName, TokenList } from "../tokens";
@@ -64,7 +64,7 @@ function Head({ run, sample, siblings }: { run: string; sample: SampleView; sibl
       <Facts
         of={[
           ["reward", reward],
-          ["label", cell(JSON.stringify(sample.label))],
+          ["label", json(sample.label)],
           ["stop", cell(sample.stop)],
           ["tokens", sample.length],
           ["versions", cell(sample.versions)],
