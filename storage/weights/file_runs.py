@@ -54,6 +54,11 @@ class Box(NamedTuple):
         begins[axis], ends[axis] = begins[axis] + distance, ends[axis] + distance
         return Box(tuple(begins), tuple(ends))
 
+    def strips(self, axis: int) -> Iterator[Box]:
+        """Yield the parts that have one element on each axis before `axis`, in row-major order."""
+        for place in itertools.product(*map(range, self.begin[:axis], self.end[:axis])):
+            yield Box((*place, *self.begin[axis:]), (*(at + 1 for at in place), *self.end[axis:]))
+
     def common(self, other: Box) -> Box | None:
         """Return what two boxes have in common; None for nothing."""
         box = Box(tuple(map(max, self.begin, other.begin)), tuple(map(min, self.end, other.end)))

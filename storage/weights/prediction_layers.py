@@ -19,9 +19,13 @@ class _Config(msgspec.Struct, frozen=True):
 
 
 def in_prediction_layer(name: str, num_layers: int, prediction_layers: int) -> bool:
-    """Return whether a Hugging Face tensor is one of the layers that follow the last of `num_layers`."""
-    layers = range(num_layers, num_layers + prediction_layers)
-    return any(name.startswith(f"model.layers.{layer}.") for layer in layers)
+    """Return whether a Hugging Face tensor is one of the layers that follow the last of `num_layers`.
+
+    MiMo's checkpoints number these layers apart, from 0 on.
+    """
+    follow = (f"model.layers.{num_layers + layer}." for layer in range(prediction_layers))
+    apart = (f"model.mtp_layers.{layer}." for layer in range(prediction_layers))
+    return name.startswith((*follow, *apart))
 
 
 def prediction_tensors(config: Path, folder: Path) -> dict[str, TensorView]:

@@ -37,6 +37,11 @@ MORE = {
         "stages of GLM": Case("glm4_moe", PIPELINE | {"megatron": LONGER_END["megatron"] | FULL}, common=MTP),
         "the layer alone": Case("glm4_moe", STAGES, common=MTP | ALONE),
     },
+    "dense": {
+        "tensor of MiMo": Case("mimo", TENSOR, common=MTP),
+        "stages of MiMo": Case("mimo", STAGES, common=MTP),
+        "context of MiMo": Case("mimo", CONTEXT, common=MTP),
+    },
     "latent": {
         "latent stages": Case("glm4_moe_lite", STAGES, common=MTP),
         "latent context": Case("glm4_moe_lite", CONTEXT | {"log_probs_chunk_size": 3}, common=MTP),

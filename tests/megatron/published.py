@@ -136,6 +136,11 @@ PUBLISHED: dict[str, Published] = {
                   n_routed_experts=64, num_experts_per_tok=4, moe_intermediate_size=1536, routed_scaling_factor=1.8,
                   rms_norm_eps=1e-05, num_nextn_predict_layers=1), 30
     ),
+    "mimo-7B-rl": Published(
+        _qwen2(36, 4096, 11008, 32, 8, architectures=["MiMoForCausalLM"], model_type="mimo", vocab_size=151680,
+               tie_word_embeddings=False, rms_norm_eps=1e-05, rope_theta=640000, head_dim=128, attention_bias=True,
+               num_nextn_predict_layers=1), 7.62
+    ),
     "llama3-8B": Published(_llama(32, 4096, 14336, 32, None), 8.03),
     "llama3-70B": Published(_llama(80, 8192, 28672, 64, None), 70.55),
     "llama3.1-8B": Published(_llama(32, 4096, 14336, 32, 8.0), 8.03),

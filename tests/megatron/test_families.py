@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from actors.megatron.memory import count_parameters
 from actors.megatron.model import transformer_config
 from schemas.errors import CheckpointMismatch, ImpossibleCombination, InvalidValue
 from slime_events.app.launch.model_preflight import check_served
+from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.settings import DebugSettings
 from slime_events.core.config.trainer import TrainerSettings
 from tests import made
@@ -164,6 +166,22 @@ def test_a_tied_model_that_sglang_would_serve_with_random_weights_is_refused(
             check_served(settings)
         settings = msgspec.structs.replace(settings, debug=DebugSettings(debug_train_only=True))
     check_served(settings)
+
+
+def test_a_config_that_sglang_reads_with_code_of_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    make_model(tmp_path, "mimo", tied=False)
+    settings = made.settings(trainer=TrainerSettings(hf_checkpoint=str(tmp_path)))
+    check_served(settings)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "mimo"}))  # as it is published
+    with pytest.raises(CheckpointMismatch, match="model_type mimo"):
+        check_served(settings)
+    for change in ({"debug": DebugSettings(debug_train_only=True)}, {"engine": with_own_code()}):
+        check_served(msgspec.structs.replace(settings, **change))
+
+
+def with_own_code() -> EngineSettings:
+    return EngineSettings(sglang={"trust_remote_code": True})
 
 
 def test_slimes_flags_of_experts_agree_with_the_config() -> None:

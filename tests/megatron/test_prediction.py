@@ -72,7 +72,7 @@ def test_loss_and_each_gradient_equal_plain_torch(family: str, models: Path, tra
     for name, tensor in before.items():
         close(after[name], tensor, name)
     moved = [name for name in after.keys() - before.keys() if not torch.equal(after[name], original[name])]
-    assert len(moved) > 20
+    assert len(moved) > 15
 
 
 def compare(name: str, case: Case, models: Path, out: Path, alone: Path, ranks: int = 2) -> None:

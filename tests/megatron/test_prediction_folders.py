@@ -21,7 +21,7 @@ from slime_events.core.config.toml import to_toml
 from storage.weights.folder_formats import FolderFormat
 from storage.weights.store import WeightStore
 from tests.cli.invoke import command
-from tests.megatron.plain_prediction import COPIES, FAMILIES, FILE, make_prediction_model
+from tests.megatron.plain_prediction import COPIES, FAMILIES, FILE, PREFIX_OF_MIMO, make_prediction_model
 from tests.megatron.test_formats import same_files, save_as_megatron_lm
 from tests.megatron.tiny import make_batch
 
@@ -47,7 +47,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def of_layer(tensors: dict[str, torch.Tensor], folder: Path) -> dict[str, torch.Tensor]:
     """Return the tensors of the layer that are trained."""
-    prefix = f"model.layers.{read_architecture(folder).num_layers}."
+    architecture = read_architecture(folder)
+    is_mimo = architecture.model_class == "MiMoForCausalLM"
+    prefix = PREFIX_OF_MIMO if is_mimo else f"model.layers.{architecture.num_layers}."
     return {n: t for n, t in tensors.items() if n.startswith(prefix) and not n.endswith(COPIES)}
 
 
@@ -56,7 +58,8 @@ def digests(rank: TrainerRank) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("family", "bf16"), [("glm4_moe", True), pytest.param("deepseek_v3", False, marks=pytest.mark.soak)]
+    ("family", "bf16"),
+    [("glm4_moe", True), *(pytest.param(family, False, marks=pytest.mark.soak) for family in ("deepseek_v3", "mimo"))],
 )
 def test_versions_have_the_trained_layer(
     family: str, bf16: bool, models: Path, tmp_path: Path, trainer: Trainer
@@ -81,7 +84,7 @@ def test_versions_have_the_trained_layer(
     assert all(torch.equal(every[0][name], tensor) for name, tensor in tensors.items())
     assert all(torch.equal(every[1][name], tensor) for name, tensor in written.items())
     assert all(name.endswith(COPIES) for name in trained.carried)
-    assert len(trained.carried) == len(begun.carried) == 2
+    assert len(trained.carried) == len(begun.carried) == (0 if family == "mimo" else 2)
     layer = of_layer(every[1], base)
     moved = [name for name, tensor in layer.items() if not torch.equal(tensor, tensors[name])]
     assert len(moved) > (len(layer) // 2 if bf16 else len(layer) - 3)  # bfloat16 rounds small steps off
@@ -149,7 +152,9 @@ def test_the_command_refuses_a_folder_without_the_layer(flags: tuple[str, ...], 
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("family", ["deepseek_v3", pytest.param("glm4_moe", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "family", ["deepseek_v3", *(pytest.param(family, marks=pytest.mark.soak) for family in ("glm4_moe", "mimo"))]
+)
 def test_a_conversion_has_the_layer_of_its_source(family: str, models: Path, tmp_path: Path, trainer: Trainer) -> None:
     model = models / family
     with trainer(model, **MTP) as rank:

@@ -27,7 +27,7 @@ CASES = [
     *(("mistral", False), ("glm4", False), ("glm4", True), ("qwen3_moe", False), ("qwen3_moe", True)),
     *(("deepseek_v2_dense", False), ("deepseek_v2", False), ("deepseek_v2_groups", False)),
     *(("deepseek_v3", False), ("moonlight", False), ("glm4_moe_lite", False)),
-    *(("glm4_moe", False), ("glm4_moe", True)),
+    *(("glm4_moe", False), ("glm4_moe", True), ("mimo", False)),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ FAMILIES = (
     "deepseek_v3",
     "moonlight",
     "glm4_moe_lite",
+    "mimo",
 )
 """Names of the families for `make_model`."""
 WITH_EXPERTS = (
@@ -91,7 +93,7 @@ def make_model(
     if family == "qwen3":
         rope = {"rope_type": "default", "rope_theta": 1e6}
         model = Qwen3ForCausalLM(Qwen3Config(rope_parameters=rope, **{"head_dim": 16} | common))
-    elif family == "qwen2":
+    elif family in ("qwen2", "mimo"):
         model = Qwen2ForCausalLM(Qwen2Config(**common))
     elif family == "qwen3_moe":
         experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
@@ -108,7 +110,7 @@ def make_model(
         model = Glm4ForCausalLM(Glm4Config(**glm | common))
     else:
         model = LlamaForCausalLM(LlamaConfig(**common))
-    return _saved(model, folder)
+    return _saved(model, folder, "MiMoForCausalLM" if family == "mimo" else None)
 
 
 def _latent_model(folder: Path, family: str, sizes: dict[str, Any], seed: int) -> PreTrainedModel:
@@ -169,13 +171,16 @@ def _latent_model(folder: Path, family: str, sizes: dict[str, Any], seed: int) -
     return _saved(transformers.DeepseekV2ForCausalLM(transformers.DeepseekV2Config(**common | own | sizes)), folder)
 
 
-def _saved(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """Save a model whose norms and biases are random, too."""
+def _saved(model: PreTrainedModel, folder: Path, model_class: str | None = None) -> PreTrainedModel:
+    """Save a model whose norms and biases are random, too. model_class: a name that transformers does not have."""
     biases = [(name, buffer) for name, buffer in model.named_buffers() if "bias" in name]
     for name, parameter in (*model.named_parameters(), *biases):
         if "norm" in name or "bias" in name:  # all ones and zeros would hide a swapped tensor
             parameter.data.add_(torch.randn_like(parameter) * 0.1)
     model.eval().save_pretrained(folder)
+    if model_class:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"architectures": [model_class]}))
     return model
 
 

@@ -19,7 +19,10 @@ from tests.run.tiny import events_of, of, run_with, tiny
 pytestmark = pytest.mark.real
 
 STEPS = 2
-SLOW = ("glm4", "glm4_moe_lite", "mistral", "deepseek_v2", "deepseek_v2_dense", "deepseek_v3", "moonlight", "glm4_moe")
+SLOW = (
+    *("glm4", "glm4_moe_lite", "mistral", "deepseek_v2", "deepseek_v2_dense", "deepseek_v3", "moonlight", "glm4_moe"),
+    "mimo",
+)
 GRADER = """
 async def reward_func(args, sample, **kwargs):
     return float(sum(sample.tokens) % 2)

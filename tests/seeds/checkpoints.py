@@ -40,6 +40,7 @@ MODELS = {
     "DeepSeek-R1": "deepseek-v3",
     "Kimi-K2-Thinking": "kimi-k2-thinking",
     "Kimi-K2-Thinking-fp8": "kimi-k2-thinking",
+    "MiMo-7B-RL": "mimo-7B-rl",
     "Moonlight-16B-A3B": "moonlight",
     "Moonlight-16B-A3B-Instruct-INT4": "moonlight",
 }
@@ -47,7 +48,6 @@ MODELS = {
 
 OTHER_CLASSES = {
     "GLM-5": "GlmMoeDsaForCausalLM",
-    "MiMo-7B-RL": "MiMoForCausalLM",
     "Qwen3-Next-80B-A3B-Thinking": "Qwen3NextForCausalLM",
     "Qwen3.5-9B": "Qwen3_5ForConditionalGeneration",
     "Qwen3.5-27B": "Qwen3_5ForConditionalGeneration",

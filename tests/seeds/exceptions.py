@@ -14,7 +14,6 @@ LAUNCHES: dict[str, str] = {
     "scripts/run-qwen3.5-27B": LINEAR,
     "scripts/run-glm5-744B-A40B": "layers with sparse attention, which slime's own plug-in builds",
     "scripts/run-glm4.7-30B-A3B": "8 ranks for 8 expert ranks in 2 stages, which Megatron refuses too: it needs 16",
-    "scripts/run-mimo-7B-rl-eagle": "MiMo, whose class MiMoForCausalLM is no family of the trainer",
     "examples/delta_weight_sync/run-glm4.7-30B-A3B-delta": "weights as differences to earlier ones",
     "scripts/run-kimi-k2-Instruct": "the recorded command ends after four flags: it has neither data nor a model",
 }

@@ -92,3 +92,10 @@ def test_a_tensor_that_torch_saved_is_found(dtype: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(file.getvalue())
     with pytest.raises(CheckpointMismatch, match="print"):
         locate_tensor(tmp_path / "file", 0, len(file.getvalue()))
+
+
+def test_strips_of_a_box_are_its_rows_in_order() -> None:
+    box = Box((1, 2, 0), (3, 4, 5))
+    assert list(box.strips(0)) == [box]
+    assert list(box.strips(1)) == [Box((1, 2, 0), (2, 4, 5)), Box((2, 2, 0), (3, 4, 5))]
+    assert [strip.begin for strip in box.strips(2)] == [(1, 2, 0), (1, 3, 0), (2, 2, 0), (2, 3, 0)]

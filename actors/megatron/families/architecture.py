@@ -48,7 +48,7 @@ class Architecture:
     rotary_interleaved: Annotated[bool, doc("Neighbouring values rotate together; else those half a head apart.")] = (
         False
     )
-
+    needs_own_code: Annotated[bool, doc("transformers reads its config.json only with code of the checkpoint.")] = False
     latent: Annotated[LatentAttention | None, doc("Replaces grouped-query attention; None without.")] = None
 
     @property

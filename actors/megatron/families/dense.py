@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actors.megatron.families.architecture import Architecture
+from actors.megatron.families.prediction_names import PredictionNames
 from actors.megatron.families.rules import Copy, GateUp, Qkv, Rule
 from schemas.errors import CheckpointMismatch
 
@@ -21,6 +22,7 @@ class Dense:
     qk_layernorm: ClassVar[bool] = False
     add_qkv_bias: ClassVar[bool] = False
     served_tied: ClassVar[bool] = True
+    prediction: ClassVar[PredictionNames] = PredictionNames()
     ignored: ClassVar[frozenset[str]] = frozenset()
     """Values of config.json that this family reads otherwise, or that do not change its results."""
 

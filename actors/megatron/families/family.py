@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from megatron.core.transformer.spec_utils import ModuleSpec
 
     from actors.megatron.families.architecture import Architecture
+    from actors.megatron.families.prediction_names import PredictionNames
     from actors.megatron.families.rules import Rule
 
 
@@ -20,6 +21,8 @@ class Family(Protocol):
 
     served_tied: ClassVar[bool]
     """Whether SGLang serves a model of the class whose output layer is the embedding."""
+    prediction: ClassVar[PredictionNames]
+    """Names in the multi-token prediction layer of its checkpoints, if they have one."""
 
     def read(self, config: Mapping[str, Any], where: str) -> Architecture:
         """Return the architecture of a parsed config.json.

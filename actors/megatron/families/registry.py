@@ -15,6 +15,7 @@ from actors.megatron.families.glm4 import Glm4
 from actors.megatron.families.glm4_moe import Glm4Moe
 from actors.megatron.families.glm4_moe_lite import Glm4MoeLite
 from actors.megatron.families.llama import Llama
+from actors.megatron.families.mimo import Mimo
 from actors.megatron.families.mistral import Mistral
 from actors.megatron.families.qwen2 import Qwen2
 from actors.megatron.families.qwen3 import Qwen3
@@ -32,6 +33,7 @@ FAMILIES: dict[str, Family] = {
     "DeepseekV3ForCausalLM": DeepseekV3(),
     "Glm4MoeForCausalLM": Glm4Moe(),
     "Glm4MoeLiteForCausalLM": Glm4MoeLite(),
+    "MiMoForCausalLM": Mimo(),
 }
 
 

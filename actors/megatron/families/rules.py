@@ -128,6 +128,26 @@ class Copy(Rule):
 
 
 @dataclass(frozen=True, slots=True)
+class SwappedHalves(Rule):
+    """The parameter is one matrix whose halves of columns are exchanged. It is not cut over ranks."""
+
+    @classmethod
+    def of(cls, name: str, rows: int, columns: int) -> SwappedHalves:
+        """Return the rule for a matrix of this name and shape. columns: an even number."""
+        return cls((name,), ((rows, columns),), None)
+
+    @property
+    def dim(self) -> int:
+        """The columns."""
+        return 1
+
+    def pieces(self, rank: int, ranks: int) -> list[Piece]:
+        """Return the second half, then the first."""
+        columns = self.shapes[0][1]
+        return [Piece(0, columns // 2, columns), Piece(0, 0, columns // 2)]
+
+
+@dataclass(frozen=True, slots=True)
 class Qkv(Rule):
     """Query, key and value in one matrix: for each query group its queries, its key and its value."""
 

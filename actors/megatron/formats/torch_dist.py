@@ -82,8 +82,10 @@ class TorchDistWeights(Weights):
         rule, place = self._rules[name]
         placed = [(piece, at) for at, piece in rule.placed(0, 1) if piece.tensor == rule.names.index(name)]
         runs = list[FileRun]()
-        for piece, offset in sorted(placed):
-            part = box.clipped(rule.dim, piece.start, piece.stop)
+        # Pieces of columns alternate in each row of the box.
+        strips = box.strips(rule.dim) if len(placed) > 1 else [box]
+        for strip, (piece, offset) in product(strips, sorted(placed)):
+            part = strip.clipped(rule.dim, piece.start, piece.stop)
             if part.shape[rule.dim] > 0:
                 runs += self._runs_of_parameter(place, part.moved(rule.dim, offset - piece.start))
         return runs

@@ -75,10 +75,13 @@ class Weights(ABC):
 
     def copy_parameter(self, rule: Rule, file: io.FileIO) -> None:
         """Append the bytes of a whole parameter to a file. Raises CheckpointMismatch as `part`, OSError."""
-        if len({self.dtype(name) for name in rule.names}) > 1:
+        pieces = rule.pieces(0, 1)
+        # Pieces of rows follow each other in the file; pieces of columns alternate.
+        alternate = rule.dim > 0 and len(pieces) > 1
+        if alternate or len({self.dtype(name) for name in rule.names}) > 1:
             write_all(file, tensor_memory(self.parameter(rule, 0, 1).contiguous()))
             return
-        places = (self._place(rule, piece) for piece in rule.pieces(0, 1))
+        places = (self._place(rule, piece) for piece in pieces)
         self._reader.copy((run for place in places for run in self.runs(*place)), file)
 
     def copy_tensor(self, name: str, file: io.FileIO) -> None:

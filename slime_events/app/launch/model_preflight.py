@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from schemas.errors import CheckpointMismatch, InvalidValue
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.checkpoint.vocabulary import vocabulary_of
+from slime_events.core.config.reach import REMOTE_CODE
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from storage.weights.folder_formats import FolderFormat, format_of
@@ -41,7 +42,14 @@ def check_served(settings: TrainSettings) -> None:
 
     folder = settings.trainer.hf_checkpoint
     architecture = read_architecture(folder)
-    if architecture.tied and not settings.debug.debug_train_only and not family_of(architecture).served_tied:
+    if settings.debug.debug_train_only:
+        return
+    if architecture.needs_own_code and not settings.engine.sglang.get(REMOTE_CODE):
+        raise CheckpointMismatch(
+            f"{folder}: SGLang reads model_type mimo only with the checkpoint's own code, which is not run: set "
+            "model_type to qwen2 in config.json, whose layers it has, and leave architectures as it is"
+        )
+    if architecture.tied and not family_of(architecture).served_tied:
         raise CheckpointMismatch(
             f"{folder}: tie_word_embeddings is true, but SGLang would serve a {architecture.model_class} with random "
             "weights as its output layer: add model.embed_tokens.weight as lm_head.weight to the weights, and set "
