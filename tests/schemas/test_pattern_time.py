@@ -22,8 +22,9 @@ METHODS = {"compile", "search", "match", "fullmatch", "sub", "findall", "findite
 WHOLE = {
     "schemas/references.py",
     "serve_apps/engines/messages.py",
-    "serve_apps/rollouts/suspects.py",
+    "serve_apps/http/console/rows.py",
     "serve_apps/http/tinker/names.py",
+    "serve_apps/rollouts/suspects.py",
     "slime_events/core/config/yaml_text.py",
     "slime_events/loop/prompts/data_file.py",
 }
