@@ -6,6 +6,7 @@ import contextlib
 import shlex
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 from fastapi import FastAPI
@@ -70,3 +71,11 @@ async def client_of(
 async def small() -> Memory:
     """The small run."""
     return Memory({RUN: await opened.small()})
+
+
+async def get(client: httpx.AsyncClient, path: str, **query: Any) -> dict[str, Any]:
+    """Return the answer to a request, which is JSON."""
+    answer = await client.get(path, params=query)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    return dict(answer.json())

@@ -4,39 +4,24 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-import pytest_asyncio
 
 from schemas.errors import BadQuery
 from serve_apps.http.console.rows import Order, condition, literal
 from serve_apps.http.console.views.samples import ORDERS, chosen
 from slime_events.analysis.query import tables_of
 from tests.cli.small_run import ENGINE, GROUPS, REJECTED, RUN
-from tests.console.served import URL, client_of, small
+from tests.console.served import URL, get
 from tests.lineage import opened
 
 SAMPLE = f"{GROUPS[3]}-s1"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(await small()) as made:
-        yield made
-
-
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-async def get(client: httpx.AsyncClient, path: str, **query: Any) -> dict[str, Any]:
-    answer = await client.get(path, params=query)
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["content-type"] == "application/json"
-    return dict(answer.json())
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 async def refusal(client: httpx.AsyncClient, path: str, **query: Any) -> int:

@@ -19,7 +19,7 @@ from slime_events.analysis.query.database import one_select
 from slime_events.core.run.run_reader import OpenedRun
 from storage.cancellation import end_all
 
-STORED = ("trained", "samples", "groups", "steps")
+STORED = ("trained", "rewards", "samples", "groups", "steps")
 """Tables that are computed once per position of the log."""
 IDLE_S = 60.0
 """Seconds without a request after which a run is closed, and with it a server that was started to read its log."""

@@ -52,4 +52,9 @@ def answered(struct: msgspec.Struct) -> Response:
 
 def show_source(opened: OpenRun, what: str, sql: str, position: int) -> AnswerSource:
     """Return the source of a view that `show` prints. what: its arguments after the run, quoted for a shell."""
-    return AnswerSource(sql=sql, command=f"slime-events show {opened.argument} {what}", position=position)
+    return command_source(opened, "show", what, sql, position)
+
+
+def command_source(opened: OpenRun, command: str, what: str, sql: str, position: int) -> AnswerSource:
+    """Return the source of a view that another command prints. what: its arguments after the run, quoted."""
+    return AnswerSource(sql=sql, command=f"slime-events {command} {opened.argument} {what}", position=position)

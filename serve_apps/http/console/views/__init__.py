@@ -1,6 +1,14 @@
 """The console's views: a file each, in the order of the menu."""
 
 from serve_apps.http.console.view import ConsoleView
-from serve_apps.http.console.views import group, metrics, rollout, runs, samples, step
+from serve_apps.http.console.views import group, lineage, metrics, rollout, runs, samples, step
 
-VIEWS: tuple[ConsoleView, ...] = (runs.VIEW, metrics.VIEW, samples.VIEW, group.VIEW, rollout.VIEW, step.VIEW)
+VIEWS: tuple[ConsoleView, ...] = (
+    runs.VIEW,
+    metrics.VIEW,
+    samples.VIEW,
+    group.VIEW,
+    rollout.VIEW,
+    step.VIEW,
+    lineage.VIEW,
+)

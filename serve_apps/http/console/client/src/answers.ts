@@ -174,6 +174,51 @@ export interface BlobRef {
   size: number;
 }
 
+/** Branch point: weights `version` of another run. The parent's log up to `position` is this run's past too. */
+export interface Branched {
+  /** Name of the parent run. */
+  run: string;
+  /** Path of the parent's folder, or URL of its archive. */
+  where: string;
+  /** Last log position of the parent that belongs to this run's past. */
+  position: number;
+  /** Weight version of the parent. */
+  version: number;
+  /** sha256 (hex) of the parent's weights at that version. */
+  weights_digest: string;
+  /** sha256 (hex) of its optimizer state; empty: optimizer and critic start anew. */
+  optimizer_digest: string;
+  /** By source: the first prompt that the parent had not finished. This run draws from that prompt on. */
+  cursors: Record<string, number>;
+  /** By source: later prompts that the parent had trained or rejected. This run does not draw them again. */
+  passed: Record<string, number[]>;
+  /** The run generates nothing: its batches consist of the parent's rollouts, also of those after `position`. */
+  follows: boolean;
+  /** File with a follower's overrides (samples dropped or graded differently), in this run's blob store. */
+  changes: BlobRef | null;
+  /** The parent's draw statistics, for samplers that use them. */
+  draws?: DrawnBefore[];
+  /** sha256 (hex) of the parent's critic state; empty without a critic. */
+  critic_digest: string;
+}
+
+/** Appended by the trainer when the files are complete. */
+export interface CheckpointSaved {
+  type: "checkpoint.saved";
+  /** Weight version in the checkpoint. */
+  version: number;
+  /** Folder of the checkpoint. */
+  url: string;
+  /** sha256 (hex) of the weights, as in `step.committed`. */
+  weights_digest: string;
+  /** sha256 (hex) of the optimizer's state, as in `step.committed`. */
+  optimizer_digest: string;
+  /** Seconds that saving took. */
+  seconds: number;
+  /** sha256 (hex) of the critic's state, as in `step.committed`. */
+  critic_digest: string;
+}
+
 /** The last weights that two runs share, under their version number in each run. */
 export interface CommonVersion {
   /** Version in this run. */
@@ -205,6 +250,57 @@ export interface Decision {
   at: number;
 }
 
+/** Draw statistics of one prompt source that a branched run inherits: one entry per prompt that the parent drew. */
+export interface DrawnBefore {
+  /** Path of the source. */
+  path: string;
+  /** int32 [prompts]: row of each prompt. */
+  rows: Array;
+  /** int32 [prompts]: how often it was drawn. */
+  times: Array;
+  /** int32 [prompts]: weight version at its last draw. */
+  versions: Array;
+  /** float32 [prompts]: passed answers of its groups; each older group counts half as much as the next. */
+  passed: Array;
+  /** float32 [prompts]: answers of its groups, weighted as `passed`. */
+  answers: Array;
+  /** int8 [prompts]: 1 if the prompt is unusable. */
+  refused: Array;
+}
+
+/** Appended by the conductor when each sample of an evaluation has its reward or has failed. If a user's evaluation function made the evaluation, its process appends the event, and the log holds no rollouts of the evaluation except the generations that the function requested from engines. */
+export interface EvalCompleted {
+  type: "eval.completed";
+  /** Name of the data set, from --eval-prompt-data or --eval-config. */
+  dataset: string;
+  /** Weight version that is evaluated. */
+  version: number;
+  /** Mean reward; failed samples count as 0. */
+  mean: number;
+  /** Number of samples. */
+  samples: number;
+  /** Number of failed samples. */
+  failed: number;
+  /** Mean response length, in tokens. */
+  mean_length: number;
+  /** Oldest weight version that generated a token; equal to `version` unless --eval-on is latest. */
+  oldest_version: number;
+  /** Newest weight version that generated a token; equal to `version` unless --eval-on is latest. */
+  newest_version: number;
+  /** Unbiased estimates of `pass@1`, `pass@2`, `pass@4`, ... up to the samples per question, if there are at least two. A reward of exactly 1 is a pass. Empty in older logs. */
+  pass_rates: Record<string, number>;
+  /** User's function that logged the evaluation, as in `batch.sealed`. */
+  log_function: string;
+  /** User's functions, as in `batch.sealed`. */
+  functions: Record<string, string>;
+  /** User's evaluation function that made the evaluation; empty if there is none. */
+  function: string;
+  /** Rewards that `function` returned, in its order. */
+  rewards: number[];
+  /** Truncation flags that `function` returned, in its order. */
+  truncated: boolean[];
+}
+
 /** The histogram of a column. */
 export interface Facet {
   /** column of `samples` */
@@ -229,6 +325,9 @@ export interface Facets {
 
 /** Why a rollout failed. `aborted`: a rollout function cancelled the generation. `agent`: the agent's session gave no sample, and another session may be opened. */
 export type FailureKind = "aborted" | "agent" | "engine" | "invalid" | "too_long";
+
+/** Whether a state is equal to the committed state, bit for bit. */
+export type Fidelity = "approximate" | "exact";
 
 /** A group. */
 export interface GroupPage {
@@ -278,6 +377,22 @@ export interface GroupView {
   step: number | null;
   /** weight version that the step made; None until the commit */
   version: number | null;
+}
+
+/** A run of an ancestry. The last four fields are set for a branch. */
+export interface JoinedRun {
+  /** name of the run */
+  run: string;
+  /** folder or URL that the run is opened with */
+  where: string;
+  /** run that it branched off from */
+  parent: string | null;
+  /** weight version at which it branched off */
+  version: number | null;
+  /** position in the parent's log */
+  position: number | null;
+  /** whether it is trained on its parent's rollouts */
+  follows: boolean;
 }
 
 /** A figure by step. */
@@ -784,6 +899,121 @@ export interface ToolCall {
   may_repeat: boolean;
 }
 
+/** The versions that some samples touched. */
+export interface Touched {
+  /** subject of the question */
+  title: string;
+  /** number of its samples */
+  samples: number;
+  /** number of them in a batch */
+  trained: number;
+  /** versions that were trained on them, the oldest first */
+  versions: TouchedVersion[];
+  /** versions that derive from these, by the run that made them */
+  derived: VersionRange[];
+  /** the first of the samples; those that were trained on first */
+  listed: TouchedSample[];
+  /** query that selects the samples, for `retrain --drop` */
+  drop: string;
+  /** commands that train again without them, one per run whose log has them; none if no step trained on them */
+  commands: string[];
+  /** remarks, one sentence each */
+  notes: string[];
+  /** query that gives the samples with their versions */
+  sql: string;
+}
+
+/** Versions that a sample, a group, a prompt source or a grader's version touched. */
+export interface TouchedPage {
+  /** the versions, the samples, and how to leave them out */
+  touched: Touched;
+  /** command and query for it */
+  source: AnswerSource;
+}
+
+/** One of the samples. */
+export interface TouchedSample {
+  /** id of the sample */
+  sample: string;
+  /** id of its group */
+  group: string;
+  /** run whose log has it */
+  run: string;
+  /** reward as graded; None if it has none */
+  reward: number | null;
+  /** reward that is trained on; None if it is in no batch */
+  normalised: number | null;
+  /** step that trained on it; None if none did */
+  step: number | null;
+}
+
+/** A version that was trained on some of the samples. */
+export interface TouchedVersion {
+  /** number of the version; None if the step is not committed */
+  version: number | null;
+  /** step that trained on them */
+  step: number;
+  /** number of them in its batch */
+  samples: number;
+  /** number of their groups in its batch */
+  groups: number;
+}
+
+/** A prompt that a version was trained on. */
+export interface TrainedPrompt {
+  /** id of the group */
+  group: string;
+  /** run whose log has the prompt */
+  run: string;
+  /** where it comes from: `train.jsonl:178`, `inbox:KEY of SENDER` */
+  line: string;
+  /** the same for a question about this source */
+  subject: string;
+  /** its samples in the batch */
+  rollouts: TrainedRollout[];
+}
+
+/** A rollout that a version was trained on. */
+export interface TrainedRollout {
+  /** id of the sample */
+  sample: string;
+  /** reward as graded; None if it is not in the log */
+  reward: number | null;
+  /** advantage of its first trained token; None if unknown */
+  advantage: number | null;
+  /** weight versions of its tokens, such as `v3` or `v3[0:40] v4[40:52]` */
+  made_by: string;
+}
+
+/** Appended by a trainer that takes over, once, in one append with its claim, when it has reached the last commit. If the optimizer is approximate, the next version still starts from exactly these weights, but training the steps again from an earlier checkpoint does not reproduce it. */
+export interface TrainerRestored {
+  type: "trainer.restored";
+  /** Newest committed weight version, from which training continues. */
+  version: number;
+  /** Worker id of the trainer. */
+  trainer: string;
+  /** Weight version of the checkpoint that the trainer loaded. */
+  checkpoint: number;
+  /** Approximate if the state of the optimizer, or of a critic, differs from the committed state. */
+  optimizer: Fidelity;
+  /** Always exact: if retraining gave different weights, they are loaded from their files. */
+  weights: Fidelity;
+  /** Steps since the checkpoint that were trained again from the log. */
+  retrained: number;
+  /** Retrained steps whose weights or optimizer state differed from the committed state. */
+  differing: number;
+  /** Steps since the checkpoint that were not trained again because they exceed --max-retrained-steps. The newest weights are loaded from their files; the optimizer's moments lack these steps. */
+  skipped: number;
+  /** Largest distance of retrained from committed weights; None if none differed or none could be compared. */
+  distance: WeightsDistance | null;
+  /** sha256 (hex) of the optimizer state that training continues with; empty if none was committed. */
+  optimizer_digest: string;
+  /** Seconds that loading and retraining took. */
+  seconds: number;
+  /** sha256 (hex) of the critic state that training continues with; empty if none was committed. */
+  critic_digest: string;
+}
+
 /** A turn that has ended. Only an agent's turn has the fields from `dialect` on. */
 export interface Turn {
   /** index of the turn */
@@ -821,5 +1051,136 @@ export interface Turn {
 /** Author of a turn. */
 export type TurnRole = "assistant" | "tool";
 
+/** Weight versions, and what may be asked about: files of prompts, and graders by the digest of their source. */
+export interface VersionList {
+  /** versions that the run made, an array per column, the newest first */
+  columns: Record<string, (string | number | boolean | null)[]>;
+  /** sources of its training prompts, an array per column */
+  sources: Record<string, (string | number | boolean | null)[]>;
+  /** versions of its graders, an array per column */
+  graders: Record<string, (string | number | boolean | null)[]>;
+  /** query for the versions */
+  source: AnswerSource;
+  /** query for the sources */
+  sources_source: AnswerSource;
+  /** query for the graders */
+  graders_source: AnswerSource;
+}
+
+/** A weight version. */
+export interface VersionPage {
+  /** number of the version */
+  version: number;
+  /** newest version of the run */
+  newest: number;
+  /** run that made it */
+  made_by: string;
+  /** digest of all tensors */
+  digest: string | null;
+  /** version from which a trainer resumed with an approximate optimizer */
+  approximate_since: number | null;
+  /** its origin and use; None if only the log of another run has it */
+  view: VersionView | null;
+  /** step that made it; None for the version that the ancestry begins with */
+  step: number | null;
+  /** mean reward of the step's batch, as graded */
+  reward_mean: number | null;
+  /** prompts of the step's batch, with their samples */
+  prompts: TrainedPrompt[];
+  /** versions that it derives from, by the run that made them */
+  ancestors: VersionRange[];
+  /** versions that derive from it */
+  descendants: VersionRange[];
+  /** runs that branched off from the run */
+  branches: JoinedRun[];
+  /** remarks, one sentence each */
+  notes: string[];
+  /** command and query for it */
+  source: AnswerSource;
+}
+
+/** Weight versions that one run made, both ends included. */
+export interface VersionRange {
+  /** name of the run */
+  run: string;
+  /** first version */
+  first: number;
+  /** last version */
+  last: number;
+}
+
+/** A weight version. */
+export interface VersionView {
+  /** number of the version; 0 is what the run starts from */
+  version: number;
+  /** its publication */
+  published: WeightsPublished | null;
+  /** UTC of its publication [ns] */
+  published_at: number | null;
+  /** step that made it; None for the version that a run starts from */
+  step: number | null;
+  /** point of the parent run, if a branch starts from this version */
+  branched: Branched | null;
+  /** its loads, one per engine */
+  activations: WeightsActivated[];
+  /** its evaluations */
+  evals: EvalCompleted[];
+  /** the checkpoint with these weights */
+  checkpoint: CheckpointSaved | null;
+  /** trainers that took over and resumed from it */
+  restored: TrainerRestored[];
+}
+
 /** Response tokens [start, end) that one weight version generated. */
 export type WeightSpan = [number, number, number];
+
+/** Appended by an engine that runs the version and has checked its digest. */
+export interface WeightsActivated {
+  type: "weights.activated";
+  /** Weight version. */
+  version: number;
+  /** Worker id of the engine. */
+  engine: string;
+  /** Digest of all tensors (`storage/digests.py`). */
+  digest: string;
+  /** Seconds from retracting the running generations to continuing them. */
+  seconds: number;
+  /** Seconds from publication to activation; 0 if the engine returns to the version. */
+  lag: number;
+  /** Generations that were running and continued. */
+  resumed: number;
+  /** How often the engine ran the version before; it returns to a version to finish an evaluation of it. */
+  returns: number;
+  /** Appends that the engine's process repeated since its last activation, because the server had too many open batches. */
+  refused_batches: number;
+}
+
+/** Distance of weights from the committed weights, over all tensors. */
+export interface WeightsDistance {
+  /** Largest absolute difference of one number. */
+  max_abs: number;
+  /** L2 norm of the difference over that of the committed weights; no unit. */
+  relative_l2: number;
+}
+
+/** All tensors, or the difference to the parent. */
+export type WeightsKind = "delta" | "full";
+
+/** Appended by the trainer when the files of a version are complete. */
+export interface WeightsPublished {
+  type: "weights.published";
+  /** Weight version, from 0. */
+  version: number;
+  /** Version from which it was trained; None for version 0. */
+  parent: number | null;
+  /** Folder of HF-named safetensors and their manifest. */
+  url: string;
+  /** Digest of all tensors (`storage/digests.py`). */
+  digest: string;
+  /** Size of the files, in bytes. */
+  bytes: number;
+  /** Always `full`. */
+  kind: WeightsKind;
+  /** User's functions that saw the files before: sha256 (hex) of the source by the setting that names it. */
+  functions: Record<string, string>;
+}

@@ -61,7 +61,8 @@ export function Group({ run = "", id = "" }: Shown) {
                 ["label", group.prompt ? json(group.prompt.label) : "–"],
                 ["source", group.prompt ? visible(`${group.prompt.source.path}:${group.prompt.source.line ?? ""}`) : "–"],
                 ["step", group.step === null ? "–" : <a href={to(run, "steps", String(group.step))}>{group.step}</a>],
-                ["made version", group.version],
+                ["made version", group.version === null ? "–" : <a href={to(run, "versions", String(group.version))}>{group.version}</a>],
+                ["lineage", <a href={to(run, "versions", "", { group: group.group })}>what it touched</a>],
               ]}
             />
             {group.decision ? <Verdict decision={group.decision} /> : <p class="quiet">No decision yet.</p>}

@@ -1,6 +1,7 @@
 // The views: a file and a line each, in the order of the menu.
 import type { ComponentType } from "preact";
 import { Group } from "./group";
+import { LineageView } from "./lineage";
 import { Metrics } from "./metrics";
 import { Rollout } from "./rollout";
 import { Runs } from "./runs";
@@ -25,6 +26,7 @@ export const VIEWS: View[] = [
   { name: "metrics", title: "Metrics", inMenu: true, component: Metrics },
   { name: "samples", title: "Samples", inMenu: true, component: Samples },
   { name: "steps", title: "Steps", inMenu: true, component: Step },
+  { name: "versions", title: "Lineage", inMenu: true, component: LineageView },
   { name: "groups", title: "Group", inMenu: false, component: Group },
   { name: "rollouts", title: "Rollout", inMenu: false, component: Rollout },
 ];

@@ -55,6 +55,7 @@ function Head({ run, sample, siblings }: { run: string; sample: SampleView; sibl
       <h1>Rollout {visible(sample.sample)}</h1>
       <nav class="tools" aria-label="samples of the group">
         <a href={to(run, "groups", sample.group)}>group {visible(sample.group)}</a>
+        <a href={to(run, "versions", "", { sample: sample.sample })}>what it touched</a>
         {siblings.map((id) => (
           <a key={id} href={to(run, "rollouts", id)} aria-current={id === sample.sample ? "page" : undefined}>
             {visible(id.startsWith(sample.group) ? id.slice(sample.group.length + 1) : id)}
@@ -70,7 +71,7 @@ function Head({ run, sample, siblings }: { run: string; sample: SampleView; sibl
           ["versions", cell(sample.versions)],
           ["decision", sample.decision ? (sample.decision.accepted ? "accepted" : `rejected: ${sample.decision.cause}`) : "–"],
           ["step", sample.step === null ? "–" : <a href={to(run, "steps", String(sample.step))}>{sample.step}</a>],
-          ["made version", sample.version],
+          ["made version", sample.version === null ? "–" : <a href={to(run, "versions", String(sample.version))}>{sample.version}</a>],
           ["engine", cell(sample.engine)],
           ["attempts", sample.requests.length],
           ["completed, UTC", ofNano(sample.completed_at)],

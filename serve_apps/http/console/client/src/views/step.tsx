@@ -19,7 +19,7 @@ function columnsOf(run: string, whole: number): Column<BatchSample>[] {
   ];
 }
 
-function Trained({ step }: { step: StepView }) {
+function Trained({ run, step }: { run: string; step: StepView }) {
   const done = step.committed;
   if (!done) return <p class="quiet">The trainer has not committed this step.</p>;
   const seconds = Object.entries(done.seconds).map(([name, value]) => `${name} ${figure(value)}`);
@@ -28,7 +28,7 @@ function Trained({ step }: { step: StepView }) {
       <Facts
         of={[
           ["committed, UTC", ofNano(step.committed_at)],
-          ["version", step.version],
+          ["version", <a href={to(run, "versions", String(step.version))}>{step.version}</a>],
           ["trainer's time [s]", seconds.join(", ")],
           ["weights", <code>{done.weights_digest}</code>],
           ["optimizer", <code>{done.optimizer_digest}</code>],
@@ -63,7 +63,7 @@ function One({ run, id }: { run: string; id: string }) {
                 ["batch", <code>{step.batch_digest}</code>],
               ]}
             />
-            <Trained step={step} />
+            <Trained run={run} step={step} />
             <h2>Samples, in training order</h2>
             <Table rows={step.samples} columns={columnsOf(run, whole)} label="samples of the step" />
             <Source source={source} />
