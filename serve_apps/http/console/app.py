@@ -4,6 +4,7 @@ GET /                          the page; at every path that is not below, the cl
 GET /assets/...                its script and style
 GET /api/runs                  the runs
 GET /api/runs/{run}/...        the views of one run: see `views/`
+GET /api/compare               two runs
 GET /openapi.json              all routes and the structs of their answers
 """
 

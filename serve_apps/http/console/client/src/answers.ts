@@ -136,6 +136,16 @@ export interface Bar {
   count: number;
 }
 
+/** Figures of a batch in one run. */
+export interface BatchFigures {
+  /** number of samples */
+  samples: number;
+  /** rewards as graded; None without samples */
+  rewards: Distribution | null;
+  /** response lengths [tokens]; None without samples */
+  lengths: Distribution | null;
+}
+
 /** A group of the batch. */
 export interface BatchGroup {
   /** id of the group */
@@ -227,6 +237,46 @@ export interface CommonVersion {
   there: number;
 }
 
+/** A comparison of two runs. */
+export interface ComparePage {
+  /** the first difference, and the steps */
+  comparison: Comparison;
+  /** last position of the log of run A that it includes */
+  a_position: number;
+  /** last position of the log of run B that it includes */
+  b_position: number;
+  /** command that gives the same, for a shell */
+  command: string;
+  /** query that gives the distributions of the steps, in each of the two runs */
+  sql: string;
+}
+
+/** One of the two runs. */
+export interface ComparedRun {
+  /** name of the run */
+  run: string;
+  /** folder, or URL of the archive */
+  where: string;
+  /** first step with a batch; None if it has none */
+  first_step: number | null;
+  /** last step with a batch; None if it has none */
+  last_step: number | null;
+}
+
+/** Comparison of two runs. */
+export interface Comparison {
+  /** run A */
+  a: ComparedRun;
+  /** run B */
+  b: ComparedRun;
+  /** settings, versions of packages and machine facts that differ */
+  settings: Input[];
+  /** first difference; None if the runs are equal in what both have */
+  first: Difference | null;
+  /** steps that both runs have a batch of */
+  steps: StepComparison[];
+}
+
 /** Which turns of a session are trained on. `all`: all paths. `last`: the last turn of each path. `leaf`: the path that ended last. `discounted`: all paths, and earlier turns of a path count less. */
 export type Credit = "all" | "discounted" | "last" | "leaf";
 
@@ -248,6 +298,46 @@ export interface Decision {
   rewards: number[];
   /** UTC of the decision [ns] */
   at: number;
+}
+
+/** A difference of two runs. */
+export interface Difference {
+  /** part of the step that differs */
+  kind: Kind;
+  /** differing field of this part, such as `text`, `token`, `log_prob` or `weights_digest` */
+  field: string;
+  /** step whose batch or decisions it belongs to; None: the weights before the first */
+  step: number | null;
+  /** id of the group, if it is about one */
+  group: string | null;
+  /** id of the sample, if it is about one */
+  sample: string | null;
+  /** place in the response [tokens] or in the batch [samples], from 0 */
+  index: number | null;
+  /** value in run A; None if it has none */
+  a: string | number | boolean | null;
+  /** value in run B; None if it has none */
+  b: string | number | boolean | null;
+  /** position of the event in the log of run A */
+  a_position: number | null;
+  /** position of the event in the log of run B */
+  b_position: number | null;
+  /** values that it was computed from, equal ones too */
+  inputs: Input[];
+}
+
+/** Distribution of a figure over the samples of a batch. */
+export interface Distribution {
+  /** mean */
+  mean: number;
+  /** standard deviation */
+  std: number;
+  /** 10th percentile */
+  p10: number;
+  /** median */
+  p50: number;
+  /** 90th percentile */
+  p90: number;
 }
 
 /** Draw statistics of one prompt source that a branched run inherits: one entry per prompt that the parent drew. */
@@ -379,6 +469,16 @@ export interface GroupView {
   version: number | null;
 }
 
+/** A value of both runs: a setting, or something that a part of a step was computed from. */
+export interface Input {
+  /** name of the value */
+  name: string;
+  /** value in run A; None if it has none */
+  a: string | number | boolean | null;
+  /** value in run B; None if it has none */
+  b: string | number | boolean | null;
+}
+
 /** A run of an ancestry. The last four fields are set for a branch. */
 export interface JoinedRun {
   /** name of the run */
@@ -394,6 +494,9 @@ export interface JoinedRun {
   /** whether it is trained on its parent's rollouts */
   follows: boolean;
 }
+
+/** Part of a step that differs, in the order in which one follows from another. */
+export type Kind = "batch" | "decision" | "digest" | "gradient_norm" | "prompt" | "reward" | "tokens";
 
 /** A figure by step. */
 export interface Line {
@@ -803,6 +906,18 @@ export interface StepCommitted {
   models: Record<string, string>;
   /** sha256 (hex) of the critic's weights and optimizer state after the step; empty without a critic, and unless `--optimizer-digest` computes it. */
   critic_digest: string;
+}
+
+/** A step that both runs have. */
+export interface StepComparison {
+  /** number of the step, from 0 */
+  step: number;
+  /** number of differences by kind; without kinds that are equal */
+  differences: Record<string, number>;
+  /** batch of run A */
+  a: BatchFigures;
+  /** batch of run B */
+  b: BatchFigures;
 }
 
 /** The steps of a run. */

@@ -5,7 +5,7 @@ import { needsToken, setToken } from "./api";
 import { to } from "./links";
 import { theme, switchTheme } from "./theme";
 import { change, useFollowed } from "./use";
-import { RUNS, VIEWS } from "./views";
+import { PAGES, VIEWS } from "./views";
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
 
@@ -26,6 +26,7 @@ function Bar() {
               {view.title}
             </a>
           ))}
+          <a href={`/compare?${new URLSearchParams({ a: run })}`}>Compare</a>
         </nav>
       )}
       <span class="state quiet" role="status">
@@ -68,7 +69,7 @@ function App() {
           <TokenForm />
         ) : (
           <Router>
-            <Route path="/" component={RUNS} />
+            {PAGES.map(({ path, component }) => <Route key={path} path={path} component={component} />)}
             {VIEWS.flatMap((view) => [
               <Route key={view.name} path={`/runs/:run/${view.name}`} component={view.component} />,
               <Route key={`${view.name}/`} path={`/runs/:run/${view.name}/:id`} component={view.component} />,

@@ -1,5 +1,6 @@
 // The views: a file and a line each, in the order of the menu.
 import type { ComponentType } from "preact";
+import { Compare } from "./compare";
 import { Group } from "./group";
 import { LineageView } from "./lineage";
 import { Metrics } from "./metrics";
@@ -21,7 +22,11 @@ export interface View {
   component: ComponentType<Shown>;
 }
 
-export const RUNS = Runs;
+/** Pages that are not of one run. */
+export const PAGES: { path: string; component: ComponentType }[] = [
+  { path: "/", component: Runs },
+  { path: "/compare", component: Compare },
+];
 export const VIEWS: View[] = [
   { name: "metrics", title: "Metrics", inMenu: true, component: Metrics },
   { name: "samples", title: "Samples", inMenu: true, component: Samples },

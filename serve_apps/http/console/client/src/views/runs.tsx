@@ -22,6 +22,7 @@ export function Runs() {
       {(value) => (
         <>
           <h1>Runs <span class="quiet">in {visible(value.where)}</span></h1>
+          {value.runs.length > 1 && <p><a href="/compare">compare two runs</a></p>}
           {value.runs.length ? <Table rows={value.runs} columns={COLUMNS} label="runs" /> : <p>There are no runs yet.</p>}
           <details class="source">
             <summary>command</summary>
