@@ -100,6 +100,8 @@ async def test_curves_have_a_value_per_step(client: httpx.AsyncClient) -> None:
     reward = next(band for band in answer["bands"] if band["name"] == "reward")
     assert reward["trained"]["p50"] == [0.5, 0.5]
     assert reward["all"]["p50"] == [0.0, 0.5]  # the rejected group counts at step 0
+    assert reward["trained"]["mean"] == [0.5, 0.5]
+    assert reward["all"]["mean"] == pytest.approx([1 / 3, 0.5])
     lines = {line["name"]: line["values"] for line in answer["lines"]}
     assert lines["accepted share"] == [2 / 3, 1.0]
     assert lines["loss"] == [0.5, 0.5]

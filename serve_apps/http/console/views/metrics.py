@@ -20,18 +20,24 @@ BANDS = (
     ("seconds", "rollout time", "s"),
 )
 """Columns of `samples` that are shown as bands: name, title, unit."""
-_QUANTILES = ("p10", "p50", "p90")
+_FIGURES = {
+    "p10": "quantile_cont({}, 0.1)",
+    "p50": "quantile_cont({}, 0.5)",
+    "p90": "quantile_cont({}, 0.9)",
+    "mean": "avg({})",
+}
+"""Figures of a band, and the SQL of each over a column."""
 _AT = "coalesce(step, oldest_version)"
 """A sample that no step trains on counts at the step that its oldest weights were made for."""
 
 
 class Band(msgspec.Struct, frozen=True, kw_only=True):
-    """Quantiles of a column of samples by step; null where no sample has a value."""
+    """Quantiles and mean of a column of samples by step; null where no sample has a value."""
 
     name: Annotated[str, doc("column of `samples`")]
     title: Annotated[str, doc("what it is")]
     unit: Annotated[str, doc("unit; empty if it has none")]
-    trained: Annotated[dict[str, Numbers], doc("p10, p50, p90 over the samples of the step's batch [steps]")]
+    trained: Annotated[dict[str, Numbers], doc("p10, p50, p90 and mean over the samples of the step's batch [steps]")]
     all: Annotated[dict[str, Numbers], doc("the same over all completed samples [steps]")]
 
 
@@ -49,7 +55,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     steps: Annotated[tuple[int, ...], doc("steps, ascending")]
     seconds: Annotated[Numbers, doc("time of the commit since the run's first sample [s]; null before the commit")]
     trained_tokens: Annotated[Numbers, doc("tokens trained on up to the step")]
-    bands: Annotated[tuple[Band, ...], doc("quantiles over samples")]
+    bands: Annotated[tuple[Band, ...], doc("quantiles and means over samples")]
     lines: Annotated[tuple[Line, ...], doc("figures of groups and of the trainer")]
     source: Annotated[AnswerSource, doc("query for the bands")]
     steps_source: Annotated[AnswerSource, doc("query for the trainer's figures")]
@@ -58,9 +64,9 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 def bands_sql() -> str:
     """Return the query for all bands."""
     parts = [
-        f"quantile_cont({name}, {level}) {where} AS {name}_{quantile}{suffix}"
+        f"{sql.format(name)} {where} AS {name}_{figure}{suffix}"
         for name, _, _ in BANDS
-        for quantile, level in zip(_QUANTILES, (0.1, 0.5, 0.9), strict=True)
+        for figure, sql in _FIGURES.items()
         for suffix, where in (("", "FILTER (step IS NOT NULL)"), ("_all", ""))
     ]
     return (
@@ -103,8 +109,8 @@ def metrics_of(bands: pa.Table, steps: pa.Table, argument: str, position: int) -
                 name=name,
                 title=title,
                 unit=unit,
-                trained={quantile: column(f"{name}_{quantile}") for quantile in _QUANTILES},
-                all={quantile: column(f"{name}_{quantile}_all") for quantile in _QUANTILES},
+                trained={figure: column(f"{name}_{figure}") for figure in _FIGURES},
+                all={figure: column(f"{name}_{figure}_all") for figure in _FIGURES},
             )
             for name, title, unit in BANDS
         ),

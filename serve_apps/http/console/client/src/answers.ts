@@ -112,7 +112,7 @@ export interface Array {
   blob?: string;
 }
 
-/** Quantiles of a column of samples by step; null where no sample has a value. */
+/** Quantiles and mean of a column of samples by step; null where no sample has a value. */
 export interface Band {
   /** column of `samples` */
   name: string;
@@ -120,7 +120,7 @@ export interface Band {
   title: string;
   /** unit; empty if it has none */
   unit: string;
-  /** p10, p50, p90 over the samples of the step's batch [steps] */
+  /** p10, p50, p90 and mean over the samples of the step's batch [steps] */
   trained: Record<string, (number | null)[]>;
   /** the same over all completed samples [steps] */
   all: Record<string, (number | null)[]>;
@@ -532,7 +532,7 @@ export interface Metrics {
   seconds: (number | null)[];
   /** tokens trained on up to the step */
   trained_tokens: (number | null)[];
-  /** quantiles over samples */
+  /** quantiles and means over samples */
   bands: Band[];
   /** figures of groups and of the trainer */
   lines: Line[];

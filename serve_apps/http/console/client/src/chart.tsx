@@ -12,18 +12,21 @@ export interface Curve {
   /** Name of the colour in the style sheet, without `--`. */
   colour: string;
   /** The area between a `lower` curve and the `upper` one after it is filled. */
-  kind: "line" | "dashed" | "lower" | "upper";
+  kind: keyof typeof WIDTHS;
 }
 
 interface Chart {
   title: string;
   x: number[];
+  /** The last one is what a screen reader hears of. */
   curves: Curve[];
   /** Called with the index of a point that is clicked, or chosen by Enter. */
   onPick: (index: number) => void;
 }
 
 const HEIGHT = 210;
+const WIDTHS = { line: 1.75, dashed: 1.75, dotted: 1, lower: 0, upper: 0 };
+const DASHES: Partial<Record<keyof typeof WIDTHS, number[]>> = { dashed: [5, 4], dotted: [1, 3] };
 
 export function Chart({ title, x, curves, onPick }: Chart) {
   const box = useRef<HTMLDivElement>(null);
@@ -51,7 +54,7 @@ export function Chart({ title, x, curves, onPick }: Chart) {
       class="chart"
       tabIndex={0}
       role="group"
-      aria-label={`${title}: ${summary(curves[0].values)}. Left and right move along the steps, Enter opens the rows.`}
+      aria-label={`${title}: ${summary(curves[curves.length - 1].values)}. Left and right move along the steps, Enter opens the rows.`}
       onKeyDown={keys}
     >
       <div ref={box} />
@@ -112,8 +115,8 @@ function options(title: string, width: number, curves: Curve[], read: (text: str
       ...curves.map((curve) => ({
         label: curve.label,
         stroke: colour(curve.colour),
-        width: curve.kind === "line" || curve.kind === "dashed" ? 1.5 : 0,
-        dash: curve.kind === "dashed" ? [5, 4] : undefined,
+        width: WIDTHS[curve.kind],
+        dash: DASHES[curve.kind],
         points: { show: curve.values.length < 2 },
       })),
     ],

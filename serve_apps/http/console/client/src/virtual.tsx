@@ -17,11 +17,13 @@ interface Rows {
   measured?: boolean;
   /** The box is as high as its rows, but at most this many pixels; without it the style sheet says. */
   most?: number;
+  /** Headings above the rows, which stay at the top. */
+  head?: ComponentChildren;
   onEnd?: () => void;
   row: (index: number) => ComponentChildren;
 }
 
-export function VirtualRows({ count, height, label, measured = false, most, onEnd, row }: Rows) {
+export function VirtualRows({ count, height, label, measured = false, most, head, onEnd, row }: Rows) {
   const box = useRef<HTMLDivElement>(null);
   const [, redraw] = useReducer((times: number) => times + 1, 0);
   const options = {
@@ -47,6 +49,7 @@ export function VirtualRows({ count, height, label, measured = false, most, onEn
   const fit = most === undefined ? undefined : { height: `${Math.min(most, virtual.getTotalSize() + 2)}px` };
   return (
     <div class="virtual" ref={box} tabIndex={0} role="group" aria-label={label} style={fit}>
+      {head}
       <div style={{ height: `${virtual.getTotalSize()}px`, position: "relative" }}>
         {items.map((item) => (
           <div

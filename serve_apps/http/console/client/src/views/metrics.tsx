@@ -17,13 +17,14 @@ function curvesOfBand(band: Band, all: boolean): Curve[] {
   return [
     { label: `${label}: p10`, values: kind.p10, colour, kind: "lower" },
     { label: "p90", values: kind.p90, colour, kind: "upper" },
-    { label: "p50", values: kind.p50, colour, kind: all ? "dashed" : "line" },
+    { label: "p50", values: kind.p50, colour, kind: "dotted" },
+    { label: "mean", values: kind.mean, colour, kind: all ? "dashed" : "line" },
   ];
 }
 
 function BandChart({ band, x, open }: { band: Band; x: number[]; open: (at: number) => void }) {
   const curves = useMemo(() => [...curvesOfBand(band, true), ...curvesOfBand(band, false)], [band]);
-  const title = `${band.title}${band.unit ? ` [${band.unit}]` : ""}: p10, p50, p90`;
+  const title = `${band.title}${band.unit ? ` [${band.unit}]` : ""}: mean, p10, p50, p90`;
   return <Chart title={title} x={x} curves={curves} onPick={open} />;
 }
 
@@ -53,8 +54,8 @@ export function Metrics({ run = "" }: Shown) {
               </select>
             </label>
             <span class="quiet">
-              <span class="key" /> trained samples, <span class="key second" /> all completed samples; the line is p50, the
-              area p10 to p90. A click on a point, or Enter, opens its samples; below the bands, the step. A sample that no
+              <span class="key" /> trained samples, <span class="key second" /> all completed samples; the line is the
+              mean, the dotted line p50, the area p10 to p90. A click on a point, or Enter, opens its samples; below the bands, the step. A sample that no
               step trains on counts at the step that its oldest weights were made for.
             </span>
           </p>

@@ -132,18 +132,51 @@ function Search({ wish, change }: { wish: Wish; change: (wish: Wish) => void }) 
   );
 }
 
+/** The growth of the tables at which the rows were read, and the number of samples then. */
+interface Held {
+  key: string;
+  growth: number;
+  total: number | null;
+}
+
+/** Keeps the rows of a list while its run grows: rows are read again for another wish, or when the reader asks for it. */
+function useHeld(key: string, total: number | null): [Held, () => void] {
+  const [, redraw] = useState(0);
+  const held = useRef<Held>({ key, growth: growth(), total: null });
+  if (held.current.key !== key) held.current = { key, growth: growth(), total: null };
+  held.current.total ??= total;
+  const renew = () => {
+    held.current = { key, growth: growth(), total: null };
+    redraw((times) => times + 1);
+  };
+  return [held.current, renew];
+}
+
+function Renew({ held, total, renew }: { held: Held; total: number | null; renew: () => void }) {
+  if (held.growth === growth()) return null;
+  const more = total === null || held.total === null ? 0 : total - held.total;
+  return <button onClick={renew}>{more > 0 ? `${more.toLocaleString("en")} new: show` : "rows may have changed: show"}</button>;
+}
+
 export function Samples({ run = "" }: Shown) {
   const { url, route } = useLocation();
   const wish = wishOf(url);
-  const key = JSON.stringify([run, wish, growth()]);
-  const facets = useLoaded(`facets ${JSON.stringify([run, wish.filters, wish.text, wish.where, growth()])}`, (stop) =>
-    getJson<Facets>(requestOf(run, "facets", wish), stop),
-  );
+  const counted = JSON.stringify([run, wish.filters, wish.text, wish.where, growth()]);
+  const facets = useLoaded(`facets ${counted}`, async (stop) => ({
+    of: counted,
+    ...(await getJson<Facets>(requestOf(run, "facets", wish), stop)),
+  }));
+  const total = facets.value?.of === counted ? facets.value.total : null;
+  const [held, renew] = useHeld(JSON.stringify([run, wish]), total);
+  const key = JSON.stringify([held.key, held.growth]);
   const [rows, more] = useRows(run, wish, key);
   const change = (next: Wish) => route(urlOf(run, next));
   return (
     <>
-      <h1>Samples <span class="quiet">{facets.value ? facets.value.total.toLocaleString("en") : "…"}</span></h1>
+      <h1>
+        Samples <span class="quiet">{facets.value ? facets.value.total.toLocaleString("en") : "…"}</span>{" "}
+        <span class="renew" role="status"><Renew held={held} total={total} renew={renew} /></span>
+      </h1>
       <Search wish={wish} change={change} />
       <div class="samples">
         <aside aria-label="filters">
@@ -152,7 +185,6 @@ export function Samples({ run = "" }: Shown) {
           </Loading>
         </aside>
         <section aria-label="samples">
-          <Heads order={wish.order} sort={(order) => change({ ...wish, order })} />
           {rows.error && <p class="error" role="alert">{visible(rows.error)}</p>}
           <VirtualRows
             key={key}
@@ -160,6 +192,7 @@ export function Samples({ run = "" }: Shown) {
             height={ROW}
             label="samples"
             onEnd={more}
+            head={<Heads order={wish.order} sort={(order) => change({ ...wish, order })} />}
             row={(at) => <Row run={run} columns={rows.columns} at={at} />}
           />
           {rows.source && <Source source={rows.source} />}
