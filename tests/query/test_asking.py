@@ -251,3 +251,10 @@ async def test_a_process_that_ends_without_closing_closes_it(tmp_path: Path, mon
     assert at_end == [tables.close]
     await asyncio.to_thread(at_end[0])
     assert (at_end, tables._thread.is_alive()) == ([], False)
+
+
+async def test_queries_at_once_have_each_row_once() -> None:
+    count = "SELECT count(*) FROM rewards"
+    async with tables_of(await small()) as tables:
+        await asyncio.gather(*(tables.sql(count) for _ in range(3)))
+        assert (await tables.sql(count)).rows() == [(2 * len(GROUPS),)]

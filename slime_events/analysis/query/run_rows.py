@@ -49,6 +49,7 @@ class RunRows:
         self._reader: ArchiveReader | None = None
         self._batches = defaultdict[str, list[pa.RecordBatch]](list)
         self._ends: dict[str, int] = {}
+        self._loading = asyncio.Lock()
 
     def where(self, table: str) -> str:
         """Return an SQL condition that selects the part's rows. A run may have sealed batches outside the part."""
@@ -59,6 +60,10 @@ class RunRows:
 
     async def load(self, names: Collection[str]) -> dict[str, TableRows]:
         """Return the rows of these event tables up to the log's end. Raises the errors of log and archive."""
+        async with self._loading:  # two loads at once would read the same events, and have their rows twice
+            return await self._load(names)
+
+    async def _load(self, names: Collection[str]) -> dict[str, TableRows]:
         end = min(await self.opened.log.position(), self._part.end)
         if not self._ends:  # searched for once
             self._reader = await _archive_of(self.opened)
