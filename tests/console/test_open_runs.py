@@ -59,6 +59,20 @@ async def test_tables_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None
     assert more["n"].to_pylist() == [rows["n"].to_pylist()[0] + 1]
 
 
+async def test_alarms_and_tables_at_once_have_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_runs, "REST", -1.0)  # no pause
+    source = await small()
+    async with OpenRuns(source) as runs, runs.use(RUN) as run:
+        inspected, _ = await asyncio.gather(run.inspected(), run.refreshed())
+        assert inspected.inspection.graded == 10
+        log = source.runs[RUN].log
+        assert isinstance(log, MemoryLog)
+        await made.say(log, made.submitted("new"), made.requested("new-s0"))
+        await asyncio.gather(run.inspected(), run.refreshed())
+        _, rows = await run.rows("SELECT count(*) AS n, count(DISTINCT sample) AS different FROM samples")
+    assert rows.to_pylist() == [{"n": 11, "different": 11}]
+
+
 async def test_a_query_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     source = await small()
     async with OpenRuns(source) as runs, runs.use(RUN) as run:

@@ -16,6 +16,8 @@ from schemas.errors import BadQuery
 from serve_apps.http.console.run_source import RunSource
 from slime_events.analysis.query import Answer, RunTables, tables_of
 from slime_events.analysis.query.database import one_select
+from slime_events.analysis.query.detectors import ALARMS
+from slime_events.analysis.query.inspection import Inspection, inspect
 from slime_events.core.run.run_reader import OpenedRun
 from storage.cancellation import end_all
 
@@ -37,6 +39,14 @@ class Snapshot(NamedTuple):
     next_at: Annotated[float, doc("monotonic time before which they are not computed again [s]")]
 
 
+class Inspected(NamedTuple):
+    """Alarms of a run at a position."""
+
+    inspection: Annotated[Inspection, doc("the detectors of alarms, with their findings")]
+    position: Annotated[int, doc("the log's last position when they were run")]
+    next_at: Annotated[float, doc("monotonic time before which they are not run again [s]")]
+
+
 class OpenRun:
     """A run and its tables. Use it in the event loop that opened it."""
 
@@ -45,6 +55,8 @@ class OpenRun:
         self._tables, self._lock = tables, asyncio.Lock()
         self._snapshot: Snapshot | None = None
         self._refreshing: asyncio.Task[Snapshot] | None = None
+        self._inspected: Inspected | None = None
+        self._inspecting = asyncio.Lock()
 
     async def rows(self, sql: str) -> tuple[int, pa.Table]:
         """Return the position of the tables and the rows of one SELECT over them.
@@ -86,6 +98,17 @@ class OpenRun:
             taken = time.monotonic() - now
             self._snapshot = snapshot._replace(next_at=now + taken * (1 + REST))
             return self._snapshot
+
+    async def inspected(self) -> Inspected:
+        """Return the alarms. They are looked for again if the log has grown, but at most a quarter of the time."""
+        async with self._inspecting:
+            kept, now = self._inspected, time.monotonic()
+            position = await self.opened.log.position()
+            if kept is None or (position != kept.position and now >= kept.next_at):
+                inspection = await inspect(self._tables, self.opened.run, self.opened.where, ALARMS)
+                ended = time.monotonic()
+                kept = self._inspected = Inspected(inspection, position, ended + (ended - now) * REST)
+            return kept
 
     async def close(self) -> None:
         """End a computation that is in progress."""

@@ -1,10 +1,11 @@
 """The console's views: a file each, in the order of the menu."""
 
 from serve_apps.http.console.view import ConsoleView
-from serve_apps.http.console.views import compare, group, lineage, metrics, rollout, runs, samples, step
+from serve_apps.http.console.views import compare, group, lineage, metrics, now, rollout, runs, samples, step
 
 VIEWS: tuple[ConsoleView, ...] = (
     runs.VIEW,
+    now.VIEW,
     metrics.VIEW,
     samples.VIEW,
     group.VIEW,

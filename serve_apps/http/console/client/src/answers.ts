@@ -1,5 +1,19 @@
 // Made by `python -m tools.console_types` from the server's OpenAPI document. Do not edit.
 
+/** Work of one part of a run, or its wait. */
+export interface Activity {
+  /** the conductor, the trainer, the graders, or an engine by its name */
+  who: string;
+  /** what it does, or waits for */
+  does: string;
+  /** whether it waits */
+  waits: boolean;
+  /** UTC since when [ns]; None if the log does not say */
+  since: number | null;
+  /** query for the rows behind it */
+  evidence: string;
+}
+
 /** Advantage by the run's estimator. `first` and `last` differ only if the estimator discounts. */
 export interface Advantage {
   /** name of the estimator */
@@ -90,6 +104,18 @@ export interface AgentTurn {
   weight: number | null;
   /** its answer was lost and requested again */
   orphan: boolean;
+}
+
+/** Detectors that may raise an alarm while a run is on, with their findings. */
+export interface Alarms {
+  /** last position of the log that they include */
+  position: number;
+  /** number of graded training samples */
+  graded: number;
+  /** the detectors; one without findings is no alarm */
+  detectors: Checked[];
+  /** command that gives the same, for a shell */
+  command: string;
 }
 
 /** Query and command that give the same as an answer. */
@@ -212,6 +238,24 @@ export interface Branched {
   critic_digest: string;
 }
 
+/** A detector and its findings. */
+export interface Checked {
+  /** name of the detector, and of its view in SQL */
+  name: string;
+  /** `alarm` or `warning` */
+  severity: Severity;
+  /** what it finds, one sentence */
+  finds: string;
+  /** query for its findings */
+  sql: string;
+  /** whether it needs a second grader, which the query alone has not */
+  compares_graders: boolean;
+  /** its thresholds */
+  parameters: Record<string, number>;
+  /** its findings, column to value */
+  findings: (Record<string, string | number | string[] | null>)[];
+}
+
 /** Appended by the trainer when the files are complete. */
 export interface CheckpointSaved {
   type: "checkpoint.saved";
@@ -279,6 +323,20 @@ export interface Comparison {
 
 /** Which turns of a session are trained on. `all`: all paths. `last`: the last turn of each path. `leaf`: the path that ended last. `discounted`: all paths, and earlier turns of a path count less. */
 export type Credit = "all" | "discounted" | "last" | "leaf";
+
+/** A decision of the run, or an outcome of one. */
+export interface Decided {
+  /** position of its event */
+  position: number;
+  /** UTC [ns] */
+  at: number;
+  /** type of its event */
+  type: string;
+  /** a group, step, data set, or the run */
+  about: string;
+  /** reason or detail, in words */
+  reason: string;
+}
 
 /** Decision whether a group is trained on. */
 export interface Decision {
@@ -540,6 +598,48 @@ export interface Metrics {
   source: AnswerSource;
   /** query for the trainer's figures */
   steps_source: AnswerSource;
+}
+
+/** A run at the end of its log. */
+export interface NowPage {
+  /** status of the run */
+  status: RunStatus;
+  /** what the status means, and what to do */
+  meaning: string;
+  /** why the run failed; empty if it did not */
+  failure: string;
+  /** command that continues the run; None if there is nothing to continue */
+  mend: string | null;
+  /** last position of the log */
+  position: number;
+  /** UTC of the last event [ns] */
+  at: number;
+  /** UTC to which times are counted [ns]: now if the run is on, else that of the last event */
+  now: number;
+  /** what the run waits for; None if it is not running */
+  waits_for: string | null;
+  /** number of committed steps */
+  steps: number;
+  /** number of steps that are planned; None if unknown */
+  steps_wanted: number | null;
+  /** newest weight version */
+  version: number;
+  /** number of groups that are neither rejected nor trained on */
+  open_groups: number;
+  /** most open groups that the settings allow; None if unknown */
+  room: number | null;
+  /** number of open groups by the versions that they are behind */
+  behind: Record<string, number>;
+  /** most versions that they may be behind; None if unknown */
+  staleness_bound: number | null;
+  /** who does what; empty if the run is not running */
+  activities: Activity[];
+  /** role by worker, for workers that joined and were not lost */
+  workers: Record<string, string>;
+  /** newest decisions, the newest first */
+  decisions: Decided[];
+  /** command and query for it */
+  source: AnswerSource;
 }
 
 /** A turn that has begun and not ended. */
@@ -854,6 +954,9 @@ export interface Sampling {
 
 /** Why a session ended: its harness sent a reward or an exit code, a limit passed (`time`, `idle`), or its group was decided without it (`over`). */
 export type SealReason = "exit" | "idle" | "over" | "reward" | "time";
+
+/** Meaning of a finding. */
+export type Severity = "alarm" | "warning";
 
 /** Origin of a prompt. The source's cursor is the fold of these events. */
 export interface Source {

@@ -4,6 +4,7 @@ import { Compare } from "./compare";
 import { Group } from "./group";
 import { LineageView } from "./lineage";
 import { Metrics } from "./metrics";
+import { Now } from "./now";
 import { Rollout } from "./rollout";
 import { Runs } from "./runs";
 import { Samples } from "./samples";
@@ -28,6 +29,7 @@ export const PAGES: { path: string; component: ComponentType }[] = [
   { path: "/compare", component: Compare },
 ];
 export const VIEWS: View[] = [
+  { name: "now", title: "Now", inMenu: true, component: Now },
   { name: "metrics", title: "Metrics", inMenu: true, component: Metrics },
   { name: "samples", title: "Samples", inMenu: true, component: Samples },
   { name: "steps", title: "Steps", inMenu: true, component: Step },

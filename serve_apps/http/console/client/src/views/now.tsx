@@ -1,0 +1,172 @@
+// The state of a run: who does what, who waits for what, and the alarms.
+import type { ComponentChildren } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { getJson, runPath } from "../api";
+import type { Activity, Alarms, Checked, Decided, NowPage } from "../answers";
+import { cell, figure, ofNano, visible } from "../format";
+import { to } from "../links";
+import { type Column, Copied, Facts, Loading, Source, Table } from "../parts";
+import { growth, useLoaded } from "../use";
+import type { Shown } from "./index";
+
+/** A duration in words: `12.1 s`, `3 min 20 s`. */
+function lasting(nanoseconds: number): string {
+  const seconds = Math.max(0, nanoseconds * 1e-9);
+  if (seconds < 60) return `${seconds.toFixed(1)} s`;
+  const minutes = Math.floor(seconds / 60);
+  return minutes < 60 ? `${minutes} min ${Math.floor(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** Nanoseconds since this page was answered, while its run is on: a wait gets longer without any event. */
+function useAge(page: NowPage): number {
+  const [age, setAge] = useState(0);
+  useEffect(() => {
+    setAge(0);
+    if (page.status !== "running") return;
+    const begun = performance.now();
+    const timer = setInterval(() => setAge((performance.now() - begun) * 1e6), 1000);
+    return () => clearInterval(timer);
+  }, [page]);
+  return age;
+}
+
+function activityColumns(now: number): Column<Activity>[] {
+  return [
+    { name: "who", of: (row) => visible(row.who) },
+    { name: "does", of: (row) => <span class={row.waits ? "quiet" : ""}>{visible(row.does)}</span> },
+    { name: "since, UTC", of: (row) => ofNano(row.since) },
+    { name: "for", number: true, of: (row) => (row.since === null ? "–" : lasting(now - row.since)) },
+    {
+      name: "evidence",
+      of: (row) => (
+        <details>
+          <summary>SQL</summary>
+          <pre class="evidence" tabIndex={0}>{visible(row.evidence)}</pre>
+        </details>
+      ),
+    },
+  ];
+}
+
+/** The subject of a decision, as a link if it has a page. */
+function About({ run, decision }: { run: string; decision: Decided }) {
+  const { type, about } = decision;
+  const step = /^step (\d+)$/.exec(about);
+  if (step) return <a href={to(run, "steps", step[1])}>{about}</a>;
+  return type.startsWith("group.") ? <a href={to(run, "groups", about)}>{visible(about)}</a> : <>{visible(about)}</>;
+}
+
+function Finding({ run, finding }: { run: string; finding: Checked["findings"][number] }) {
+  const facts: [string, ComponentChildren][] = Object.entries(finding).map(([name, value]) => [
+    name.replaceAll("_", " "),
+    Array.isArray(value)
+      ? <span class="spread">{value.map((id) => <a key={id} href={to(run, "rollouts", id)}>{visible(id)}</a>)}</span>
+      : typeof value === "number" ? figure(value) : cell(value),
+  ]);
+  return <Facts of={facts} />;
+}
+
+function Alarm({ run, alarm }: { run: string; alarm: Checked }) {
+  const { name, finds, sql, findings } = alarm;
+  return (
+    <article class="alarm">
+      <h3><span class="status failed">{alarm.severity}</span> {name.replaceAll("_", " ")}</h3>
+      <p>{visible(finds)}</p>
+      {findings.map((finding, at) => <Finding key={at} run={run} finding={finding} />)}
+      <Copied title="SQL" text={sql} />
+    </article>
+  );
+}
+
+function AlarmList({ run, alarms }: { run: string; alarms: Alarms }) {
+  const raised = alarms.detectors.filter((detector) => detector.findings.length > 0);
+  const quiet = alarms.detectors.filter((detector) => !detector.findings.length);
+  return (
+    <>
+      {raised.map((alarm) => <Alarm key={alarm.name} run={run} alarm={alarm} />)}
+      {!raised.length && <p>No alarm over {alarms.graded.toLocaleString("en")} graded samples.</p>}
+      <details class="source">
+        <summary>
+          {quiet.length} detectors without a finding <span class="quiet">log position {alarms.position.toLocaleString("en")}</span>
+        </summary>
+        <Table
+          rows={quiet}
+          label="detectors without a finding"
+          columns={[
+            { name: "detector", of: (row) => row.name.replaceAll("_", " ") },
+            { name: "finds", of: (row) => <span class="wraps">{visible(row.finds)}</span> },
+            { name: "SQL", of: (row) => <code>{row.sql}</code> },
+          ]}
+        />
+        <Copied title="command" text={alarms.command} />
+      </details>
+    </>
+  );
+}
+
+function State({ run, page }: { run: string; page: NowPage }) {
+  const now = page.now + useAge(page);
+  const behind = Object.entries(page.behind).map(([versions, groups]) => `${groups} by ${versions}`).join(", ");
+  const limit = page.staleness_bound === null ? "" : `, limit ${page.staleness_bound}`;
+  return (
+    <>
+      <h1>Now <span class={`status ${page.status}`}>{page.status}</span></h1>
+      <p>{visible(page.meaning)}</p>
+      {page.failure && <p class="error">{visible(page.failure)}</p>}
+      {page.mend && <Copied title="command" text={page.mend} />}
+      <Facts
+        of={[
+          ["steps", `${page.steps} of ${cell(page.steps_wanted)}`],
+          ["weight version", <a href={to(run, "versions", String(page.version))}>{page.version}</a>],
+          ["waits for", cell(page.waits_for)],
+          ["last event, UTC", ofNano(page.at)],
+          ["without an event for", page.status === "running" ? lasting(now - page.at) : "–"],
+          ["open groups", `${page.open_groups}${page.room === null ? "" : ` of ${page.room}`}`],
+          ["versions behind", behind ? behind + limit : `–${limit}`],
+          ["workers", visible(Object.entries(page.workers).map(([worker, role]) => (worker === role ? role : `${worker} (${role})`)).join(", ")) || "–"],
+        ]}
+      />
+      {page.activities.length > 0 && <h2>Who does what</h2>}
+      {page.activities.length > 0 && <Table rows={page.activities} columns={activityColumns(now)} label="who does what" />}
+    </>
+  );
+}
+
+function Latest({ run, page }: { run: string; page: NowPage }) {
+  return (
+    <>
+      <h2>Latest decisions</h2>
+      <Table
+        rows={page.decisions}
+        label="latest decisions"
+        columns={[
+          { name: "UTC", of: (row) => ofNano(row.at) },
+          { name: "position", number: true, of: (row) => cell(row.position) },
+          { name: "event", of: (row) => row.type },
+          { name: "about", of: (row) => <About run={run} decision={row} /> },
+          { name: "reason", of: (row) => <span class="wraps">{visible(row.reason)}</span> },
+        ]}
+      />
+      <Source source={page.source} />
+    </>
+  );
+}
+
+export function Now({ run = "" }: Shown) {
+  const page = useLoaded(`now ${run} ${growth()}`, (stop) => getJson<NowPage>(runPath(run, "now"), stop));
+  const alarms = useLoaded(`alarms ${run} ${growth()}`, (stop) => getJson<Alarms>(runPath(run, "alarms"), stop));
+  return (
+    <Loading of={page}>
+      {(state) => (
+        <>
+          <State run={run} page={state} />
+          <h2>Alarms</h2>
+          <div class="alarms">
+            {alarms.value ? <AlarmList run={run} alarms={alarms.value} /> : <p class={alarms.error ? "error" : "quiet"}>{visible(alarms.error) || "the detectors run …"}</p>}
+          </div>
+          <Latest run={run} page={state} />
+        </>
+      )}
+    </Loading>
+  );
+}
