@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from schemas.errors import ConfigError, LogUnavailable
+from schemas.sessions import SealReason, SessionSealed
+from schemas.subjects import everything_about
 from serve_apps.http.gateway.agents import AgentDesk
 from serve_apps.http.gateway.refusals import Refused
 from serve_apps.rollouts.agents import run_log, sessions
+from serve_apps.rollouts.agents.setup import AgentSetup
+from slime_events.core.telemetry.event_spans import span_of
+from slime_events.core.telemetry.read import read_spans
+from slime_events.core.telemetry.telemetry import Tracing
+from storage.log import EventLog, Fence
 from storage.memory_log import MemoryLog
+from tests import made
 from tests.agents.stage import RULES, setup
 
 
@@ -77,7 +86,40 @@ async def test_one_engine_is_told_early(kept_by_kind: dict[str, list[Kept]], eng
     run = Run(engines)
     async with AgentDesk(run.events, run.setup) as desk:
         await desk.sessions()
-    assert kept_by_kind["RunLog"][0].more == {"attempts": RULES.attempts, "tells_early": early}
+    assert kept_by_kind["RunLog"][0].more == {
+        "attempts": RULES.attempts,
+        "tells_early": early,
+        "trace_share": 0.0,
+    }
+
+
+async def test_sessions_are_traced(tmp_path: Path) -> None:
+    """The gateway has a log of its own; the spans of its events are those that the log gives afterwards."""
+    run = Run()
+    assert run.log is not None
+    tracing = Tracing(None, tmp_path / "sessions-1.jsonl", 1.0)
+
+    async def traced_setup(_: EventLog) -> AgentSetup:
+        return replace(setup(RULES), tracing=tracing)
+
+    async with AgentDesk(run.events, traced_setup) as desk:
+        run_log = (await desk.sessions())._run_log
+        turn = made.turn("g-s0", seconds=0.5)
+        seal = SessionSealed(sample="g-s0", attempt=0, reason=SealReason.EXIT, gateway="w")
+        recorded = await run_log.append([turn, seal], Fence(everything_about("sim", "g-s0"), 0))
+    assert list(read_spans(tmp_path).spans) == sorted(
+        filter(None, (span_of(record.envelope) for record in recorded)), key=lambda span: span.start_ns
+    )
+
+
+async def test_a_collector_that_cannot_be_used_refuses_no_session() -> None:
+    run = Run()
+
+    async def traced_setup(_: EventLog) -> AgentSetup:
+        return replace(setup(RULES), tracing=Tracing("http://${NOT_SET_ANYWHERE}:4318", None, 1.0))
+
+    async with AgentDesk(run.events, traced_setup) as desk:
+        await desk.sessions()
 
 
 async def test_a_run_without_agents_or_off_has_none(kept_by_kind: dict[str, list[Kept]]) -> None:

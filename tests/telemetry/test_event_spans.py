@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,20 +11,27 @@ import msgspec
 import pytest
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, messaging_attributes
 
+from schemas.codec import decode
 from schemas.envelope import Envelope, enclose
 from schemas.errors import DataError
 from schemas.event import Event
 from schemas.groups import RejectionCause
+from schemas.ids import sample_id, turn_group_id
 from schemas.prompts import Source
 from schemas.rewards import RewardFailureKind
-from schemas.rollouts import FailureKind, RolloutCompleted, Timings, WeightSpan
+from schemas.rollouts import FailureKind, RolloutCompleted, StopReason, Timings, WeightSpan
+from schemas.sessions import SealReason, SessionSealed
+from schemas.turns import AgentTurn, ToolCall, TurnRole
 from slime_events.core.telemetry.event_spans import span_of, traceparent_of
 from slime_events.core.telemetry.read import SpanTree, read_spans, render, trace_of
 from slime_events.core.telemetry.span import RENAMED, Span, parse_traceparent, sampled, to_otlp_json, trace_id
 from slime_events.core.telemetry.telemetry import Telemetry, span_file
 from tests import made
+from tests.golden.log_file import FOLDER, read_records
 
 RUN = "demo"
+EARLIER = "6aaf59f36d725a3172f68ff284223fe846d7ac50551663b4430559cf7f1980f6"
+"""sha256 of the golden logs' spans, as made before turns, tools and sessions had spans."""
 
 
 def completed(group: str, sample: str) -> RolloutCompleted:
@@ -85,6 +93,25 @@ def spans_of(envelopes: Iterable[Envelope], share: float = 1.0) -> list[Span]:
     return [span for span in (span_of(envelope, share) for envelope in envelopes) if span is not None]
 
 
+def agent_story() -> list[Envelope]:
+    """Return the turns of two samples: of a generate function with a tool, and of an agent whose program fails."""
+    agent = AgentTurn(key="k", dialect="chat", call=sample_id(turn_group_id("g0-s1", 0), 0))
+    stop, versions = StopReason.STOP, (WeightSpan(0, 2, 3), WeightSpan(2, 3, 4))
+    call, agent_kind = ToolCall("add", {"a": 2}), FailureKind.AGENT
+    events: list[Event] = [
+        made.submitted("g0"),
+        made.turn("g0-s0", 0, length=3, spans=versions, stop=stop, seconds=0.5),
+        made.turn("g0-s0", 1, role=TurnRole.TOOL, call=call, error="no b", seconds=0.25, overlapping=True),
+        made.turn("g0-s0", 2, length=3, spans=versions, stop=stop, extends=0),
+        completed("g0", "g0-s0"),
+        completed(turn_group_id("g0-s1", 0), agent.call),
+        made.turn("g0-s1", 0, length=1, spans=versions[:1], stop=stop, agent=agent, seconds=0.5),
+        SessionSealed(sample="g0-s1", attempt=0, reason=SealReason.EXIT, gateway="w", exit_code=2, turns=1, seconds=4),
+        made.failed("g0-s1", agent_kind, engine="w"),
+    ]
+    return [enclose(RUN, event, at=(i + 10) * 10**9, producer="p") for i, event in enumerate(events)]
+
+
 def shape(tree: SpanTree) -> object:
     return (str(tree.span.name), tree.linked, sorted(map(shape, tree.children), key=str))
 
@@ -101,6 +128,48 @@ def test_a_prompts_trace_leads_to_the_engines_that_run_what_it_made() -> None:
     attempts = [("generate", False, []), ("generate", False, [("grade", False, [])])]
     assert shape(rejected) == ("submit", False, sorted([("decide", False, []), *attempts], key=str))
     assert len({span.context for span in spans}) == len(spans)
+
+
+def test_turns_and_tools_are_parts_of_their_rollout() -> None:
+    spans = spans_of(agent_story())
+    tree, *failed = trace_of(spans, trace_id(RUN, "g0"))
+    assert sorted(child.span.name for child in tree.children) == ["generate", "generate", "session"]
+    parts = [child for child in tree.children if child.children]
+    assert [[part.span.name for part in generate.children] for generate in parts] == [["turn", "tool", "turn"]]
+    # No sample came of the failed attempt, so its turn has no parent.
+    assert [(tree.span.name, tree.children) for tree in failed] == [("turn", ())]
+    assert len({span.context for span in spans}) == len(spans)
+
+
+def test_a_turn_says_what_it_did_and_nothing_of_its_content() -> None:
+    by_key = {(span.name, span.attributes.get("rl.turn.index")): span for span in spans_of(agent_story())}
+    first, tool, second = by_key["turn", 0], by_key["tool", 1], by_key["turn", 2]
+    assert (tool.end_ns - tool.start_ns, tool.error) == (250_000_000, "no b")
+    assert tool.attributes["gen_ai.tool.name"] == "add"
+    assert tool.attributes["rl.turn.overlapping"] is True
+    assert second.attributes["rl.weights.versions"] == [3, 4]
+    assert (second.attributes["gen_ai.usage.output_tokens"], second.attributes["rl.turn.extends"]) == (3, 0)
+    assert first.attributes["gen_ai.operation.name"] == "chat"
+    session = by_key["session", None]
+    assert (session.end_ns - session.start_ns, session.error) == (4_000_000_000, "exit code 2")
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_an_agents_turn_links_to_the_generation_of_an_engine(share: float) -> None:
+    whole, spans = spans_of(agent_story()), spans_of(agent_story(), share)
+    (made_by,) = [span for span in whole if span.attributes.get("rl.sample.id") == "turn-0-g0-s1-s0"]
+    for turn in [span for span in spans if "rl.turn.dialect" in span.attributes]:
+        assert list(turn.links) == ([made_by.context] if sampled(made_by.trace, share) else [])
+        assert share < 1 or turn.links
+
+
+def test_spans_of_earlier_releases_are_the_same() -> None:
+    """Ids, times and attributes of the golden logs. Collectors and files hold the spans of earlier releases."""
+    logs = [FOLDER / f"v{version}.slimelog" for version in range(1, 7)]
+    spans = [span_of(decode(record)) for path in logs for record in read_records(path)]
+    earlier = [to_otlp_json(span) for span in spans if span and span.name not in ("turn", "tool", "session")]
+    assert len(earlier) == 104
+    assert hashlib.sha256(msgspec.json.encode(earlier, order="sorted")).hexdigest() == EARLIER
 
 
 def test_spans_last_as_long_as_the_work_took_and_say_what_failed() -> None:
@@ -163,7 +232,7 @@ def test_what_was_written_live_is_what_the_log_gives(tmp_path: Path) -> None:
 
 def test_standard_attribute_names_are_those_of_the_pinned_package() -> None:
     standard = map(str, (*vars(gen_ai_attributes).values(), *vars(messaging_attributes).values()))
-    used = {name for span in spans_of(story()) for name in span.attributes}
+    used = {name for span in spans_of([*story(), *agent_story()]) for name in span.attributes}
     assert {name for name in used if name.startswith(("gen_ai.", "messaging."))} <= set(standard)
 
 

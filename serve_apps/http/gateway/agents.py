@@ -11,6 +11,7 @@ import contextlib
 import enum
 import hashlib
 import hmac
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from schemas.errors import ConfigError
 from serve_apps.http.gateway.refusals import Refused
+from slime_events.core.telemetry.telemetry import Telemetry, TracedLog, Tracing
 from storage.log import EventLog
 from storage.nats.accounts import write_private
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from serve_apps.rollouts.agents.sessions import Sessions
     from serve_apps.rollouts.agents.setup import AgentSetup
 
-FILE = "session-secret"
+FILE, NAME = "session-secret", "gateway"
+log = logging.getLogger(__name__)
 
 
 class AgentDesk:
@@ -66,11 +69,28 @@ class AgentDesk:
                     raise Refused(404, str(error)) from error
                 rules = setup.rules
                 run_log = RunLog(
-                    events, setup.fetch, setup.offload, attempts=rules.attempts, tells_early=rules.engines == 1
+                    self._traced(events, setup.tracing),
+                    setup.fetch,
+                    setup.offload,
+                    attempts=rules.attempts,
+                    tells_early=rules.engines == 1,
+                    trace_share=setup.tracing.share,
                 )
                 run_log = await self._stack.enter_async_context(run_log)
                 self._sessions = await self._stack.enter_async_context(Sessions(run_log, setup))
             return self._sessions
+
+    def _traced(self, events: EventLog, tracing: Tracing) -> EventLog:
+        """Return the log with its spans exported. An endpoint or a folder that cannot be used refuses no session."""
+        if not tracing.share:
+            return events
+        try:
+            telemetry = Telemetry.start(NAME, events.run, *tracing)
+        except (ConfigError, OSError) as error:
+            log.warning("turns and sessions at this gateway are not traced: %s", error)
+            return events
+        self._stack.push_async_callback(asyncio.to_thread, telemetry.shutdown)
+        return TracedLog(events, telemetry)
 
 
 class Capability(enum.StrEnum):

@@ -30,7 +30,7 @@ class RunLog:
 
     offload: moves an event's large arrays to the blob store. attempts: most attempts of one generation. look_s: seconds
     between two reads of the log. tells_early: send requests to the engine before they are stored. Only for a run with
-    one engine: of several engines, the log decides which one generates.
+    one engine: of several engines, the log decides which one generates. trace_share: share of groups that are traced.
     """
 
     def __init__(
@@ -42,9 +42,10 @@ class RunLog:
         attempts: int,
         look_s: float = TOLD_LOOK_S,
         tells_early: bool = False,
+        trace_share: float = 0.0,
     ) -> None:
         self.events, self.fetch, self._offload, self._look_s = events, fetch, offload, look_s
-        self.worker = Participant(events, "gateway")  # its own id becomes a part of the ids of its events
+        self.worker = Participant(events, "gateway", trace_share=trace_share)  # its id is a part of its events' ids
         self.commit = GroupCommit(events)
         self.calls = OpenCalls(self.worker, self._append_one, fetch, attempts, lambda: (0, None))
         self._position, self._has_calls, self._look = 0, asyncio.Event(), asyncio.Event()

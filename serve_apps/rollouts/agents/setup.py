@@ -1,6 +1,7 @@
 """`AgentSetup`: settings, model parts and storage for a gateway of a run whose rollouts come from agents."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from slime_events.algorithms.credit import CreditRule
 from slime_events.core.checkpoint.context import LONG_CONTEXT, context_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.sessions.session import Limits
+from slime_events.core.telemetry.telemetry import NO_TRACING, Tracing, span_file
 from slime_events.core.tokens.trajectory import Fetch
 from slime_events.plugins.tokenizer import load_tokenizer
 from storage.blobs import BlobStore
@@ -78,6 +80,7 @@ class AgentSetup:
         doc("moves the body of a request to the blob store, if it is large"),
     ]
     engine: Annotated[EngineLimits, doc("limits of the engines that the gateway checks itself")] = NO_LIMITS
+    tracing: Annotated[Tracing, doc("export of the spans of turns and sessions")] = NO_TRACING
 
 
 def agent_rules(settings: TrainSettings) -> AgentRules:
@@ -100,7 +103,7 @@ def agent_rules(settings: TrainSettings) -> AgentRules:
     )
 
 
-async def agent_setup(settings: TrainSettings, blob_url: str) -> AgentSetup:
+async def agent_setup(settings: TrainSettings, blob_url: str, run_folder: Path) -> AgentSetup:
     """Load the tokenizer of the run's checkpoint. Raises ConfigError, InvalidValue, MissingPart."""
     rules, blobs = agent_rules(settings), BlobStore(blob_url)
     folder = settings.engine.hf_checkpoint
@@ -114,4 +117,5 @@ async def agent_setup(settings: TrainSettings, blob_url: str) -> AgentSetup:
         partial(offload_async, blobs=blobs),
         partial(offload_async, blobs=blobs, limit=BODY_LIMIT),
         EngineLimits.of(settings.engine),
+        Tracing(settings.run.otlp_endpoint, span_file(run_folder, "sessions", os.getpid()), settings.run.trace_share),
     )

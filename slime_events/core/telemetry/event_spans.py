@@ -1,6 +1,8 @@
 """Derive the span that an event ends. Pure: live processes and a reader of the log get the same span, ids included.
 
-    group's trace:    submit ─┬─ generate ── grade     (one per sample)
+    group's trace:    submit ─┬─ generate ─┬─ turn, tool    (one per sample; turns of an agent or a generate function)
+                              │            └─ grade
+                              ├─ session                    (one per attempt of an agent)
                               └─ decide
                                     ⇡ link
     version's trace:                batch ── train ── publish ── activate (one per engine)
@@ -16,10 +18,13 @@ from schemas.doc import doc
 from schemas.envelope import Envelope
 from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected
+from schemas.ids import group_of
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
-from schemas.rollouts import RolloutCompleted, RolloutFailed
+from schemas.rollouts import RolloutCompleted, RolloutFailed, StopReason
+from schemas.sessions import SessionSealed
 from schemas.steps import StepCommitted
+from schemas.turns import TurnRecorded, TurnRole
 from schemas.weights import WeightsActivated, WeightsPublished
 from slime_events.core.telemetry.span import (
     Attribute,
@@ -60,6 +65,12 @@ def span_place_of(event: Event) -> SpanPlace | None:
             return SpanPlace(f"generate/{sample}", f"submit/{group}", group, seconds=timings.generating)
         case RolloutFailed(sample=sample, group=group, attempt=attempt):
             return SpanPlace(f"generate/{sample}/{attempt}", f"submit/{group}", group)
+        case TurnRecorded(sample=sample, index=index, seconds=seconds):
+            name = "tool" if event.role is TurnRole.TOOL else "turn"
+            return SpanPlace(f"{name}/{sample}/{index}", f"generate/{sample}", group_of(sample), seconds=seconds)
+        case SessionSealed(sample=sample, attempt=attempt, seconds=seconds):
+            group = group_of(sample)
+            return SpanPlace(f"session/{sample}/{attempt}", f"submit/{group}", group, seconds=seconds)
         case RewardAssigned() | RewardFailed():
             return SpanPlace(f"grade/{event.sample}", f"generate/{event.sample}", event.group, seconds=event.seconds)
         case GroupAccepted(group=group) | GroupRejected(group=group):
@@ -97,6 +108,19 @@ _FIELDS: dict[type[Event], dict[str, str]] = {
         "gen_ai.usage.output_tokens": "length",
     },
     RolloutFailed: _ATTEMPT,
+    TurnRecorded: {
+        "rl.sample.id": "sample",
+        "rl.turn.index": "index",
+        "rl.turn.overlapping": "overlapping",
+        "rl.engine.id": "engine",
+    },
+    SessionSealed: {
+        "rl.sample.id": "sample",
+        "rl.attempt": "attempt",
+        "rl.session.end": "reason.value",
+        "rl.turn.count": "turns",
+        "gen_ai.conversation.id": "sample",
+    },
     RewardAssigned: {
         **_SAMPLE,
         "rl.reward.value": "value",
@@ -133,10 +157,11 @@ def _attributes(event: Event) -> dict[str, Attribute]:
     """Return the attributes that are fields of the event or computed from them."""
     attributes: dict[str, Attribute] = {attribute: read(event) for attribute, read in _READERS[type(event)]}
     if isinstance(event, RolloutCompleted):
-        attributes["rl.weights.versions"] = sorted({span.version for span in event.spans})
-        attributes["gen_ai.response.finish_reasons"] = [event.stop.value]
+        attributes |= _generated(event, event.stop)
     if isinstance(event, RolloutCompleted | RolloutFailed):
         attributes["gen_ai.operation.name"], attributes["gen_ai.provider.name"] = "text_completion", "sglang"
+    elif isinstance(event, TurnRecorded | SessionSealed):
+        attributes |= _turn_attributes(event) if isinstance(event, TurnRecorded) else _session_attributes(event)
     elif isinstance(event, GroupAccepted | GroupRejected):
         attributes["rl.accepted"] = isinstance(event, GroupAccepted)
         if event.reason:
@@ -149,6 +174,57 @@ def _attributes(event: Event) -> dict[str, Attribute]:
         if rewards:
             attributes["rl.reward.mean"] = sum(rewards) / len(rewards)
     return attributes
+
+
+def _generated(event: RolloutCompleted | TurnRecorded, stop: StopReason) -> dict[str, Attribute]:
+    return {
+        "rl.weights.versions": sorted({span.version for span in event.spans}),
+        "gen_ai.response.finish_reasons": [stop.value],
+    }
+
+
+def _turn_attributes(turn: TurnRecorded) -> dict[str, Attribute]:
+    """Return the attributes of a generation or a tool call. Contents stay in the log: arguments, results, texts."""
+    attributes: dict[str, Attribute] = {"rl.group.id": group_of(turn.sample)}
+    if turn.role is TurnRole.TOOL:
+        attributes |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": turn.call.name if turn.call else ""}
+        return attributes
+    attributes |= {
+        "gen_ai.operation.name": "text_completion" if turn.agent is None else "chat",
+        "gen_ai.provider.name": "sglang",
+        "gen_ai.usage.output_tokens": turn.length,
+        "rl.turn.new_input_tokens": turn.observed.n,
+    }
+    if turn.stop is not None:
+        attributes |= _generated(turn, turn.stop)
+    if turn.extends is not None:
+        attributes["rl.turn.extends"] = turn.extends
+    if turn.agent is not None:
+        attributes |= {"gen_ai.conversation.id": turn.sample, "rl.turn.dialect": turn.agent.dialect}
+    return attributes
+
+
+def _session_attributes(session: SessionSealed) -> dict[str, Attribute]:
+    attributes: dict[str, Attribute] = {
+        "rl.group.id": group_of(session.sample),
+        "gen_ai.operation.name": "invoke_agent",
+    }
+    if session.exit_code is not None:
+        attributes["rl.session.exit_code"] = session.exit_code
+    return attributes
+
+
+def _error(event: Event) -> str | None:
+    """Return why the work that an event ends failed; None if it did not."""
+    match event:
+        case RolloutFailed() | RewardFailed():
+            return f"{event.kind.value}: {event.message}"
+        case TurnRecorded(error=error) if error:
+            return error
+        case SessionSealed(exit_code=code) if code:
+            return f"exit code {code}"
+        case _:
+            return None
 
 
 def span_of(envelope: Envelope, share: float = 1.0) -> Span | None:
@@ -181,7 +257,7 @@ def span_of(envelope: Envelope, share: float = 1.0) -> Span | None:
         parent=span_id(run, place.parent) if place.parent else None,
         attributes=attributes,
         links=_links(envelope, trace, share),
-        error=f"{event.kind.value}: {event.message}" if isinstance(event, RolloutFailed | RewardFailed) else None,
+        error=_error(event),
     )
 
 
@@ -195,11 +271,17 @@ def traceparent_of(run: str, event: Event, share: float = 1.0) -> str | None:
 
 
 def _links(envelope: Envelope, trace: int, share: float) -> tuple[SpanContext, ...]:
-    """Return links: from a batch to the decisions on its groups, and from a prompt to its sender's trace."""
+    """Return links: from a batch to the decisions on its groups, from an agent's turn to the generation that an engine
+    made for it (in a trace of its own), and from a prompt to its sender's trace.
+    """
     run, event = envelope.run, envelope.event
     if isinstance(event, BatchSealed):
         decisions = (SpanContext(trace_id(run, g), span_id(run, f"decide/{g}")) for g in event.groups)
         return tuple(context for context in decisions if sampled(context.trace, share))
+    if isinstance(event, TurnRecorded) and event.agent is not None:
+        call = event.agent.call
+        generation = SpanContext(trace_id(run, group_of(call)), span_id(run, f"generate/{call}"))
+        return (generation,) if sampled(generation.trace, share) else ()
     if isinstance(event, PromptSubmitted):
         sender = parse_traceparent(envelope.traceparent)
         return (sender,) if sender is not None and sender.trace != trace else ()

@@ -18,6 +18,7 @@ _SHOWN = (
     *("rl.sample.id", "rl.dataset", "rl.source.path", "rl.engine.id", "gen_ai.usage.output_tokens"),
     *("gen_ai.response.finish_reasons", "rl.weights.versions", "rl.reward.value", "rl.accepted", "rl.reason"),
     *("rl.step", "rl.sample.count", "rl.weights.version"),
+    *("rl.turn.index", "gen_ai.tool.name", "rl.session.end", "rl.turn.count"),
 )
 
 

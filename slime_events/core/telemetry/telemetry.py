@@ -9,10 +9,11 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple, Protocol, cast
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.envelope import Envelope
 from schemas.references import expand
 from slime_events.core.telemetry.event_spans import span_of
@@ -218,6 +219,17 @@ class Telemetry:
 def span_file(run_folder: Path, role: str, pid: int) -> Path:
     """Return the path of a process's spans in a run's folder."""
     return run_folder / "traces" / f"{role}-{pid}.jsonl"
+
+
+class Tracing(NamedTuple):
+    """Arguments of `Telemetry.start` that are settings of the run."""
+
+    endpoint: Annotated[str | None, doc("OTLP/HTTP endpoint; None: to `file`")]
+    file: Path | None
+    share: Annotated[float, doc("share of group traces that are kept, 0 to 1")]
+
+
+NO_TRACING = Tracing(None, None, 0.0)
 
 
 class TracedLog:

@@ -65,7 +65,7 @@ SPANS = Table(
     "log.span t",
     (
         *IN_LOG,
-        Column("name", TEXT, "t.name", "name: submit, generate, grade, decide, batch, train, publish, activate"),
+        Column("name", TEXT, "t.name", "name, such as submit, generate, turn, tool, grade, decide, train"),
         Column(
             "trace_id", TEXT, "t.trace_id", "id of the trace, 32 hex digits; a trace per group and per weight version"
         ),
@@ -79,7 +79,12 @@ SPANS = Table(
         Column("version", INT, "t.version", "its weight version"),
         Column("error", TEXT, "t.error", "why it failed"),
         Column("attributes", JSON, "t.attributes", "attributes of the span"),
-        Column("links", TEXTS, "t.links", "`trace/span`: from a batch to the verdicts on its groups"),
+        Column(
+            "links",
+            TEXTS,
+            "t.links",
+            "`trace/span`: from a batch to its groups' decisions, from a turn to its generation",
+        ),
     ),
 )
 
