@@ -23,6 +23,7 @@ from schemas.rollouts import FailureKind, RolloutCompleted, StopReason, Timings,
 from schemas.sessions import SealReason, SessionSealed
 from schemas.turns import AgentTurn, ToolCall, TurnRole
 from slime_events.core.telemetry.event_spans import span_of, traceparent_of
+from slime_events.core.telemetry.exporters import SpanConverter, from_sdk
 from slime_events.core.telemetry.read import SpanTree, read_spans, render, trace_of
 from slime_events.core.telemetry.span import RENAMED, Span, parse_traceparent, sampled, to_otlp_json, trace_id
 from slime_events.core.telemetry.telemetry import Telemetry, span_file
@@ -136,7 +137,7 @@ def test_turns_and_tools_are_parts_of_their_rollout() -> None:
     assert sorted(child.span.name for child in tree.children) == ["generate", "generate", "session"]
     parts = [child for child in tree.children if child.children]
     assert [[part.span.name for part in generate.children] for generate in parts] == [["turn", "tool", "turn"]]
-    # No sample came of the failed attempt, so its turn has no parent.
+    # The failed attempt gave no sample, so its turn has no parent.
     assert [(tree.span.name, tree.children) for tree in failed] == [("turn", ())]
     assert len({span.context for span in spans}) == len(spans)
 
@@ -228,6 +229,18 @@ def test_what_was_written_live_is_what_the_log_gives(tmp_path: Path) -> None:
     assert files.dropped == 0
     rebuilt = sorted(spans_of(story(), share), key=lambda span: span.start_ns)
     assert [to_otlp_json(span) for span in files.spans] == [to_otlp_json(span) for span in rebuilt]
+
+
+def test_spans_of_the_sdk_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever limits the environment sets: links and attributes beyond them would be lost in silence."""
+    for limit in ("SPAN_ATTRIBUTE_COUNT", "SPAN_LINK_COUNT", "ATTRIBUTE_VALUE_LENGTH", "SPAN_ATTRIBUTE_VALUE_LENGTH"):
+        monkeypatch.setenv(f"OTEL_{limit}_LIMIT", "1")
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    converter = SpanConverter({"service.name": "role"})
+    spans = spans_of([*story(), *agent_story()])
+    assert any(len(span.links) > 1 for span in spans)
+    assert [to_otlp_json(from_sdk(converter.convert(span))) for span in spans] == list(map(to_otlp_json, spans))
 
 
 def test_standard_attribute_names_are_those_of_the_pinned_package() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from schemas.errors import InvalidValue, StoreUnavailable
 from slime_events.analysis.traces.export_spans import SpanExport, export_spans
 from slime_events.app.cli.main import run_command
 from slime_events.core.telemetry.event_spans import span_of
+from slime_events.core.telemetry.exporters import OtlpExporter
 from slime_events.core.telemetry.read import read_spans
 from slime_events.core.telemetry.span import Span
 from slime_events.core.telemetry.telemetry import BATCH_SPANS, Telemetry
@@ -45,9 +47,6 @@ class Kept:
             return False
         self.batches.append(list(spans))
         return True
-
-    def close(self, dropped: int) -> None:
-        return
 
     @property
     def spans(self) -> list[Span]:
@@ -144,6 +143,17 @@ def test_a_receiver_gets_every_span(
     assert run_command(["trace", "export", url, "--otlp", endpoint, "--json"]) == 0
     assert got == [(f"{trace:032x}", f"{span:016x}") for trace, span in ids(expected())]
     assert json.loads(capsys.readouterr().out)["spans"] == len(got)
+
+
+def test_a_collector_that_is_away_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(OtlpExporter, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a terminal: Python prints what nobody handles
+    url = made.archived(tmp_path, records())
+    with pytest.raises(StoreUnavailable):
+        run_command(["trace", "export", url, "--otlp", "http://127.0.0.1:9"])
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -12,8 +13,15 @@ from schemas.doc import doc
 from schemas.errors import StoreUnavailable
 from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.span import Span
-from slime_events.core.telemetry.telemetry import BATCH_SPANS, SpanExporter
+from slime_events.core.telemetry.telemetry import BATCH_SPANS
 from storage.log import Readable
+
+
+class SpanReceiver(Protocol):
+    """Takes spans in batches. `slime_events.core.telemetry.exporters.DirectExport` sends them to an exporter."""
+
+    def export(self, spans: Sequence[Span]) -> bool:
+        """Return whether the spans arrived; an OSError means that they did not."""
 
 
 class SpanExport(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +36,7 @@ class SpanExport(msgspec.Struct, frozen=True, kw_only=True):
 
 async def export_spans(
     log: Readable,
-    exporter: SpanExporter,
+    exporter: SpanReceiver,
     to: str,
     *,
     first: int = 1,

@@ -6,139 +6,60 @@ import asyncio
 import logging
 import os
 import threading
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple, Protocol, cast
-
-import msgspec
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from schemas.doc import doc
 from schemas.envelope import Envelope
-from schemas.references import expand
 from slime_events.core.telemetry.event_spans import span_of
-from slime_events.core.telemetry.span import Span, to_otlp_json
+from slime_events.core.telemetry.span import Span
 from storage.event_block import HasEventBlocks
 from storage.log import Append, CountsRefusals, EventLog
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
+    from slime_events.core.telemetry.exporters import FileExporter, OtlpExporter
 
 logger = logging.getLogger(__name__)
 
-
-class SpanExporter(Protocol):
-    """Sends finished spans. Called from a single background thread."""
-
-    def export(self, spans: Sequence[Span]) -> bool:
-        """Send spans. Returns whether they arrived; an OSError means that they did not."""
-
-    def close(self, dropped: int) -> None:
-        """End the export. dropped: number of spans that never arrived."""
-
-
-class FileExporter:
-    """Writes JSON lines: `{"resource": ...}`, then OTLP JSON spans, then `{"dropped": n}`."""
-
-    def __init__(self, file: BinaryIO, resource: dict[str, str | int]) -> None:
-        self._file = file
-        self._write([{"resource": resource}])
-
-    @classmethod
-    def append_to(cls, path: Path, resource: dict[str, str | int]) -> FileExporter:
-        """Return an exporter that appends to a file, without a buffer."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return cls(cast("BinaryIO", path.open("ab", buffering=0)), resource)
-
-    def export(self, spans: Sequence[Span]) -> bool:
-        """Append the spans in a single write, so that readers see whole lines."""
-        self._write([to_otlp_json(span) for span in spans])
-        return True
-
-    def end(self, dropped: int) -> None:
-        """Write the number of dropped spans."""
-        self._write([{"dropped": dropped}])
-
-    def close(self, dropped: int) -> None:
-        """Write the number of dropped spans and close the file."""
-        self.end(dropped)
-        self._file.close()
-
-    def _write(self, lines: Sequence[dict[str, Any]]) -> None:
-        self._file.write(msgspec.json.Encoder().encode_lines(lines))
-
-
-class OtlpExporter:
-    """OpenTelemetry's own OTLP/HTTP exporter, with predefined ids and times."""
-
-    TIMEOUT_S = 10.0
-
-    def __init__(self, endpoint: str, resource: dict[str, str | int]) -> None:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-
-        endpoint = expand(endpoint)
-        url = endpoint if endpoint.endswith("/v1/traces") else endpoint.rstrip("/") + "/v1/traces"
-        self._exporter = OTLPSpanExporter(endpoint=url, timeout=self.TIMEOUT_S)
-        self._resource, self._scope = Resource(resource), InstrumentationScope("slime_events")
-
-    def export(self, spans: Sequence[Span]) -> bool:
-        """Send the spans. The exporter retries up to its time limit."""
-        from opentelemetry.sdk.trace.export import SpanExportResult
-
-        return bool(self._exporter.export([self._convert(span) for span in spans]) is SpanExportResult.SUCCESS)
-
-    def close(self, dropped: int) -> None:
-        """Stop retries."""
-        self._exporter.shutdown()
-
-    def _convert(self, span: Span) -> ReadableSpan:
-        from opentelemetry.sdk.trace import ReadableSpan
-        from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
-
-        def context(trace: int, span_id: int) -> SpanContext:
-            return SpanContext(trace, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-
-        return ReadableSpan(
-            name=span.name,
-            context=context(span.trace, span.span),
-            parent=context(span.trace, span.parent) if span.parent is not None else None,
-            resource=self._resource,
-            attributes=dict(span.attributes),
-            links=[Link(context(link.trace, link.span)) for link in span.links],
-            kind=SpanKind.PRODUCER,
-            status=Status(StatusCode.ERROR, span.error) if span.error is not None else Status(),
-            start_time=span.start_ns,
-            end_time=span.end_ns,
-            instrumentation_scope=self._scope,
-        )
-
-
 QUEUE_SPANS = 20_000
-"""Most spans that may wait, 20 MB at one kilobyte each; further ones are dropped and counted."""
+"""Most spans that may wait, 20 MB at one kilobyte each. If there are more, the oldest are dropped."""
 BATCH_SPANS = 512
 PAUSE_S = 0.5
 
 
 class Telemetry:
-    """A bounded queue of spans and a background thread that exports them. Recording never blocks or raises.
+    """Hands spans to the SDK's batch processor, and counts those that do not arrive. Recording never blocks or raises.
 
-    There is one per process; call `shutdown` at its end.
+    There is one per process; call `shutdown` at its end. resource: attributes of the process.
     """
 
-    def __init__(self, exporter: SpanExporter | None, share: float, *, queue_spans: int = QUEUE_SPANS) -> None:
-        self._exporter, self._share, self._limit = exporter, share if exporter else 0.0, queue_spans
-        self._queue: deque[Span] = deque()
+    def __init__(
+        self,
+        exporter: FileExporter | OtlpExporter | None,
+        share: float,
+        resource: Mapping[str, str | int] | None = None,
+        *,
+        queue_spans: int = QUEUE_SPANS,
+    ) -> None:
+        self._exporter, self._share = exporter, share if exporter else 0.0
         self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._stopping = False
+        self._recorded, self._stopping = 0, False
         self.dropped = 0
-        """Spans that did not arrive: the queue was full, the exporter failed, or the process ended first."""
-        self.exported = 0
-        self._thread = threading.Thread(target=self._run, args=(exporter,), name="telemetry", daemon=True)
+        """Spans that did not arrive, after `shutdown`: full queue, failed exporter, or end of the process."""
         if exporter is not None:
-            self._thread.start()
+            # Imported here: processes without traces save the time of the import.
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+            from slime_events.core.telemetry.exporters import CountingExporter, SpanConverter
+
+            self._converter, self._counting = SpanConverter(resource or {}), CountingExporter(exporter)
+            self._processor = BatchSpanProcessor(
+                self._counting,
+                max_queue_size=queue_spans,
+                schedule_delay_millis=PAUSE_S * 1000,
+                max_export_batch_size=min(BATCH_SPANS, queue_spans),
+            )
 
     @classmethod
     def start(cls, role: str, run: str, endpoint: str | None, file: Path | None, share: float) -> Telemetry:
@@ -148,72 +69,59 @@ class Telemetry:
         """
         resource: dict[str, str | int] = {"service.namespace": "slime-events", "service.name": role}
         resource |= {"rl.run.id": run, "process.pid": os.getpid()}
-        exporter: SpanExporter | None = None
-        if share > 0 and endpoint:
-            exporter = OtlpExporter(endpoint, resource)
-        elif share > 0 and file is not None:
-            exporter = FileExporter.append_to(file, resource)
-        return cls(exporter, share)
+        if share <= 0 or not (endpoint or file):
+            return cls(None, share)
+        from slime_events.core.telemetry.exporters import FileExporter, OtlpExporter
+
+        if endpoint:
+            return cls(OtlpExporter(endpoint), share, resource)
+        assert file is not None
+        return cls(FileExporter.append_to(file, resource), share, resource)
+
+    @property
+    def exported(self) -> int:
+        """Spans that arrived."""
+        return 0 if self._exporter is None else self._counting.exported
 
     def record_event(self, envelope: Envelope) -> bool:
-        """Record the span that an appended event ends. Returns whether there is a span and it was queued."""
+        """Record the span that an appended event ends. Returns whether there is a span and it was recorded."""
         span = span_of(envelope, self._share)
         return span is not None and self.record(span)
 
     def record(self, span: Span) -> bool:
-        """Record a span. Returns whether it was queued."""
+        """Record a span. Returns whether it is exported, unless the queue is full before."""
         if self._exporter is None:
             return False
         with self._lock:
-            if self._stopping or len(self._queue) >= self._limit:
+            if self._stopping:
                 self.dropped += 1
                 return False
-            self._queue.append(span)
-            full = len(self._queue) == BATCH_SPANS
-        if full:
-            self._wake.set()
+            self._recorded += 1
+        self._processor.on_end(self._converter.convert(span))
         return True
 
     def shutdown(self, deadline_s: float = 5.0) -> bool:
         """Export queued spans. Returns whether all arrived within the deadline; the rest count as dropped."""
-        if self._exporter is None or self._stopping:
-            return self.dropped == 0
-        self._stopping = True
-        self._wake.set()
-        self._thread.join(deadline_s)
-        # If the exporter hangs, the thread stays: it is a daemon and ends with the process.
         with self._lock:
-            self.dropped += len(self._queue)
-            self._queue.clear()
+            if self._exporter is None or self._stopping:
+                return self.dropped == 0
+            self._stopping = True
+        # The processor waits 30 s for an exporter that hangs. Its thread is a daemon and ends with the process.
+        ending = threading.Thread(target=self._processor.shutdown, name="telemetry", daemon=True)
+        ending.start()
+        ending.join(deadline_s)
+        with self._lock:
+            self.dropped += self._recorded - self.exported
         if self.dropped:
             logger.warning("%d spans were dropped, %d exported", self.dropped, self.exported)
-        return self.dropped == 0 and not self._thread.is_alive()
-
-    def _run(self, exporter: SpanExporter) -> None:
-        while self._queue or not self._stopping:
-            with self._lock:
-                batch = [self._queue.popleft() for _ in range(min(BATCH_SPANS, len(self._queue)))]
-            if batch:
-                self._export(exporter, batch)
-            else:
-                self._wake.wait(PAUSE_S)
-                self._wake.clear()
+        if ending.is_alive():
+            return False
         try:
-            exporter.close(self.dropped)
+            self._exporter.end(self.dropped)
+            self._exporter.shutdown()
         except OSError as error:
             logger.warning("the span exporter did not close: %s", error)
-
-    def _export(self, exporter: SpanExporter, batch: list[Span]) -> None:
-        try:
-            arrived = exporter.export(batch)
-        except OSError as error:
-            logger.warning("spans could not be exported: %s", error)
-            arrived = False
-        with self._lock:
-            if arrived:
-                self.exported += len(batch)
-            else:
-                self.dropped += len(batch)
+        return self.dropped == 0
 
 
 def span_file(run_folder: Path, role: str, pid: int) -> Path:

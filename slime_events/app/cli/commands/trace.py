@@ -1,6 +1,7 @@
 """`slime-events trace export`: send or write the spans of a past run."""
 
 import argparse
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from slime_events.analysis.traces.export_spans import export_spans
 from slime_events.app.cli.files import new_file
 from slime_events.app.cli.render.text import json_text
 from slime_events.core.run.run_reader import OpenedRun, open_run
-from slime_events.core.telemetry.telemetry import FileExporter, OtlpExporter, SpanExporter
+from slime_events.core.telemetry.exporters import DirectExport, FileExporter, OtlpExporter
 from slime_events.model.json_values import plain
 
 
@@ -39,23 +40,27 @@ async def run(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _exporter(arguments: argparse.Namespace, run: str) -> Iterator[SpanExporter]:
+def _exporter(arguments: argparse.Namespace, run: str) -> Iterator[DirectExport]:
     """Return the exporter of the arguments; close it at the end. Raises InvalidValue, NoSpace, StoreUnavailable."""
     resource: dict[str, str | int] = {"service.namespace": "slime-events", "service.name": "trace-export"}
     resource["rl.run.id"] = run
     if arguments.out:
         with new_file(arguments.out) as file:
             exporter = FileExporter(file, resource)
-            yield exporter
+            yield DirectExport(exporter, resource)
             exporter.end(0)
         return
     if urlsplit(arguments.otlp).scheme not in ("http", "https"):
         raise InvalidValue(f"--otlp {arguments.otlp}: give the URL of an OTLP/HTTP endpoint, as http://localhost:4318")
-    sender = OtlpExporter(arguments.otlp, resource)
+    sender = OtlpExporter(arguments.otlp)
+    # Without a handler, Python prints warnings: each retry of the exporter, before the error of this command.
+    quiet, retries = logging.NullHandler(), logging.getLogger("opentelemetry")
+    retries.addHandler(quiet)
     try:
-        yield sender
+        yield DirectExport(sender, resource)
     finally:
-        sender.close(0)
+        sender.shutdown()
+        retries.removeHandler(quiet)
 
 
 async def _stretch(opened: OpenedRun, begin: str | None, end: str | None) -> tuple[int, int | None]:

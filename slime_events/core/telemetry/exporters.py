@@ -1,0 +1,148 @@
+"""Spans of the OpenTelemetry SDK made from ours, and the exporters that take them: to a file or an OTLP/HTTP endpoint.
+
+The import takes 0.1 s, so processes without traces do not import this module.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import msgspec
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import SpanContext as SdkContext
+
+from schemas.references import expand
+from slime_events.core.telemetry.span import Span, SpanContext, to_otlp_json
+
+logger = logging.getLogger(__name__)
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+
+
+class SpanConverter:
+    """Makes finished spans of the SDK, with the ids and times of ours. resource: attributes of the process."""
+
+    def __init__(self, resource: Mapping[str, str | int]) -> None:
+        self._resource, self._scope = Resource(dict(resource)), InstrumentationScope("slime_events")
+
+    def convert(self, span: Span) -> ReadableSpan:
+        """Return the span. A tracer would need ten times as long: it makes unfinished spans and checks attributes."""
+        return ReadableSpan(
+            name=span.name,
+            context=_context(span.trace, span.span),
+            parent=_context(span.trace, span.parent) if span.parent is not None else None,
+            resource=self._resource,
+            attributes=dict(span.attributes),
+            links=[Link(_context(link.trace, link.span)) for link in span.links],
+            kind=SpanKind.PRODUCER,
+            status=Status(StatusCode.ERROR, span.error) if span.error is not None else Status(),
+            start_time=span.start_ns,
+            end_time=span.end_ns,
+            instrumentation_scope=self._scope,
+        )
+
+
+def _context(trace: int, span_id: int) -> SdkContext:
+    return SdkContext(trace, span_id, is_remote=False, trace_flags=_SAMPLED)
+
+
+def from_sdk(span: ReadableSpan) -> Span:
+    """Return a finished span of the SDK as ours."""
+    return Span(
+        name=span.name,
+        trace=span.context.trace_id,
+        span=span.context.span_id,
+        start_ns=span.start_time,
+        end_ns=span.end_time,
+        parent=None if span.parent is None else span.parent.span_id,
+        attributes=span.attributes,
+        links=[SpanContext(link.context.trace_id, link.context.span_id) for link in span.links],
+        error=span.status.description if span.status.status_code is StatusCode.ERROR else None,
+    )
+
+
+class FileExporter(SpanExporter):  # type: ignore[misc]  # the SDK has no types here
+    """Writes JSON lines: `{"resource": ...}`, then OTLP JSON spans, then `{"dropped": n}`."""
+
+    def __init__(self, file: BinaryIO, resource: Mapping[str, str | int]) -> None:
+        self._file = file
+        self._write([{"resource": resource}])
+
+    @classmethod
+    def append_to(cls, path: Path, resource: Mapping[str, str | int]) -> FileExporter:
+        """Return an exporter that appends to a file, without a buffer."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return cls(cast("BinaryIO", path.open("ab", buffering=0)), resource)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Append the spans in a single write, so that readers see whole lines. Raises OSError."""
+        self._write([to_otlp_json(from_sdk(span)) for span in spans])
+        return SpanExportResult.SUCCESS
+
+    def end(self, dropped: int) -> None:
+        """Write the number of dropped spans."""
+        self._write([{"dropped": dropped}])
+
+    def shutdown(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, lines: Sequence[dict[str, Any]]) -> None:
+        self._file.write(msgspec.json.Encoder().encode_lines(lines))
+
+
+class OtlpExporter(OTLPSpanExporter):  # type: ignore[misc]  # the SDK has no types here
+    """The SDK's OTLP/HTTP exporter. endpoint: with references to variables, with or without `/v1/traces`.
+
+    Raises InvalidValue if a variable is not set.
+    """
+
+    TIMEOUT_S = 10.0
+
+    def __init__(self, endpoint: str) -> None:
+        endpoint = expand(endpoint)
+        url = endpoint if endpoint.endswith("/v1/traces") else endpoint.rstrip("/") + "/v1/traces"
+        super().__init__(endpoint=url, timeout=self.TIMEOUT_S)
+
+    def end(self, dropped: int) -> None:
+        """Do nothing: OTLP has no place for the number of dropped spans. The process log has it."""
+
+
+class DirectExport:
+    """Sends spans at once, in the caller's batches."""
+
+    def __init__(self, exporter: SpanExporter, resource: Mapping[str, str | int]) -> None:
+        self._exporter, self._converter = exporter, SpanConverter(resource)
+
+    def export(self, spans: Sequence[Span]) -> bool:
+        """Return whether the spans arrived. Raises OSError, which means that they did not."""
+        sent = self._exporter.export([self._converter.convert(span) for span in spans])
+        return sent is SpanExportResult.SUCCESS
+
+
+class CountingExporter(SpanExporter):  # type: ignore[misc]  # the SDK has no types here
+    """Counts the spans that arrive. Its owner ends the exporter behind it, once the number is final."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+        self.exported = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        try:
+            result = self._exporter.export(spans)
+        except OSError as error:
+            logger.warning("spans could not be exported: %s", error)
+            return SpanExportResult.FAILURE
+        if result is SpanExportResult.SUCCESS:
+            self.exported += len(spans)
+        return result
+
+    def shutdown(self) -> None:
+        """Do nothing."""
