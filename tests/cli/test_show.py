@@ -175,6 +175,14 @@ async def test_a_trace_leads_from_submit_to_activate(tmp_path: Path) -> None:
     assert "rebuilt from the log" in rebuilt
 
 
+async def test_a_trace_of_which_only_failures_were_exported_is_rebuilt(tmp_path: Path) -> None:
+    log = await small_run()
+    spans = [span for recorded in log.records if (span := span_of(recorded.envelope)) is not None]
+    part = [span for span in spans if span.name == "generate"]
+    (tmp_path / "part-1.jsonl").write_text("".join(json.dumps(to_otlp_json(span)) + "\n" for span in part))
+    assert (await trace_text(log, tmp_path, "inbox-aa")).startswith("submit")
+
+
 def test_the_steps_and_the_bound_are_those_of_the_newest_resumption() -> None:
     changed = {"rollout": {"num_rollout": 9, "max_staleness": 2, "over_sampling_batch_size": 32}}
     events_ = [*run.events(), made.resumed(settings=changed)]

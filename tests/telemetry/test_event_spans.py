@@ -155,6 +155,12 @@ def test_a_turn_says_what_it_did_and_nothing_of_its_content() -> None:
     assert (session.end_ns - session.start_ns, session.error) == (4_000_000_000, "exit code 2")
 
 
+def test_failures_of_turns_and_sessions_are_kept() -> None:
+    assert [span.name for span in spans_of(agent_story(), 1e-9)] == ["tool", "session", "generate"]
+    stale = made.rejected("g0", RejectionCause.STALE, reason="old")
+    assert span_of(enclose(RUN, stale, at=1, producer="p"), 1e-9) is None
+
+
 @pytest.mark.parametrize("share", [0.3, 1.0])
 def test_an_agents_turn_links_to_the_generation_of_an_engine(share: float) -> None:
     whole, spans = spans_of(agent_story()), spans_of(agent_story(), share)
@@ -203,13 +209,17 @@ def test_a_senders_own_trace_is_linked() -> None:
     assert [tuple(link) for link in span.links] == [(5, 6)]
 
 
-def test_sampling_keeps_whole_group_traces_and_every_version() -> None:
-    share = 0.5
+FAILURES = frozenset({"rollout.failed", "reward.failed", "group.rejected"})
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.5])
+def test_sampling_keeps_whole_group_traces_every_version_and_failures(share: float) -> None:
     for envelope in story():
         span, whole = span_of(envelope, share), span_of(envelope, 1.0)
         assert span_of(envelope, 0.0) is None
         if whole is not None and "rl.group.id" in whole.attributes:
-            assert (span is not None) == sampled(whole.trace, share)
+            assert (span is not None) == (sampled(whole.trace, share) or envelope.type in FAILURES)
+            assert span in (None, whole)
             flag = traceparent_of(RUN, envelope.event, share)
             assert flag is not None
             assert flag.endswith("01" if span else "00")

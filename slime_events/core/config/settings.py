@@ -75,7 +75,10 @@ class RunSettings(Settings, frozen=True, kw_only=True):
         str | None, doc("OTLP/HTTP endpoint for spans; default: a file in the run folder", also=Later.RESUME)
     ] = None
     trace_share: Annotated[
-        float, doc("share of groups that are traced, 0 to 1", least=0, most=1, also=Later.RESUME)
+        float,
+        doc(
+            "share of groups that are traced, 0 to 1; above 0, failures always are", least=0, most=1, also=Later.RESUME
+        ),
     ] = 1.0
     max_deaths: Annotated[
         int, doc("deaths of a role's process without progress of the run after which the run fails", also=Later.RESUME)

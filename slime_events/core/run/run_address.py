@@ -43,7 +43,7 @@ class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
     log_keep_steps: Annotated[int | None, doc("events of older steps may leave the log; None: all stay")] = None
     weights_url: str
     otlp_endpoint: str | None = None
-    trace_share: Annotated[float, doc("share of groups that are traced, 0 to 1")] = 1.0
+    trace_share: Annotated[float, doc("share of groups that are traced, 0 to 1; above 0, failures always are")] = 1.0
     incarnation: Incarnation = Incarnation()
     secrets: Annotated[
         dict[str, str], doc("environment variables of URLs and settings, for a process on a machine without them")

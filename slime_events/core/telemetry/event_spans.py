@@ -17,7 +17,7 @@ from schemas.batches import BatchSealed
 from schemas.doc import doc
 from schemas.envelope import Envelope
 from schemas.event import Event
-from schemas.groups import GroupAccepted, GroupRejected
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.ids import group_of
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
@@ -51,9 +51,13 @@ class SpanPlace(NamedTuple):
         """Return the trace id of its group, or of its weight version."""
         return trace_id(run, self.group if self.version is None else f"version/{self.version}")
 
-    def is_sampled(self, trace: int, share: float) -> bool:
-        """Return whether the span is kept: groups by share; versions always, because sampled groups link to them."""
-        return share > 0 and (self.version is not None or sampled(trace, share))
+    def is_kept(self, trace: int, share: float, event: Event) -> bool:
+        """Return whether the span is exported. It depends on share, trace and event alone: all processes agree.
+
+        Groups are kept by share, and versions always, because sampled groups link to them. Failures are always kept.
+        With a share of 0 nothing is kept.
+        """
+        return share > 0 and (self.version is not None or sampled(trace, share) or _is_failure(event))
 
 
 def span_place_of(event: Event) -> SpanPlace | None:
@@ -87,6 +91,8 @@ def span_place_of(event: Event) -> SpanPlace | None:
             return None
 
 
+_FAILED = (RejectionCause.ROLLOUT_FAILED, RejectionCause.REWARD_FAILED, RejectionCause.FILTER_RAISED)
+"""Causes of a rejection that are failures."""
 _SAMPLE = {"rl.group.id": "group", "rl.sample.id": "sample"}
 _ATTEMPT = {**_SAMPLE, "rl.attempt": "attempt", "rl.engine.id": "engine"}
 _DECISION = {"rl.group.id": "group", "rl.filter.name": "filter"}
@@ -227,17 +233,24 @@ def _error(event: Event) -> str | None:
             return None
 
 
-def span_of(envelope: Envelope, share: float = 1.0) -> Span | None:
-    """Return the span that ends with this event; None if the event ends no span, or its trace is not sampled.
+def _is_failure(event: Event) -> bool:
+    """Return whether an event is about failed work: the work itself, or the rejection of its group."""
+    if isinstance(event, GroupRejected):
+        return event.cause in _FAILED
+    return _error(event) is not None
 
-    share: share of group traces that are kept, 0 to 1.
+
+def span_of(envelope: Envelope, share: float = 1.0) -> Span | None:
+    """Return the span that ends with this event; None if the event ends no span, or the span is not kept.
+
+    share: share of group traces that are kept, 0 to 1. Above 0, failures in the other traces are kept too.
     """
     place = span_place_of(envelope.event)
     if place is None:
         return None
     run, event = envelope.run, envelope.event
     trace = place.trace(run)
-    if not place.is_sampled(trace, share):
+    if not place.is_kept(trace, share, event):
         return None
     attributes = _attributes(event) | {
         "rl.run.id": run,
@@ -267,7 +280,7 @@ def traceparent_of(run: str, event: Event, share: float = 1.0) -> str | None:
     if place is None:
         return None
     trace = place.trace(run)
-    return format_traceparent(SpanContext(trace, span_id(run, place.key)), place.is_sampled(trace, share))
+    return format_traceparent(SpanContext(trace, span_id(run, place.key)), place.is_kept(trace, share, event))
 
 
 def _links(envelope: Envelope, trace: int, share: float) -> tuple[SpanContext, ...]:

@@ -88,9 +88,10 @@ async def trace_text(log: Readable, traces: Path | None, group: str) -> str:
     trace, why = trace_id(log.run, await Lookup(log).group_id(group)), "an archive holds no spans"
     if traces is not None:
         files = read_spans(traces)
-        if exported := trace_of(files.spans, trace):
+        exported = trace_of(files.spans, trace)
+        if any(tree.span.parent is None for tree in exported):  # without its root, a trace has only its failures
             return render(exported) + (f"\n{files.dropped} spans were dropped" if files.dropped else "")
-        why = f"{traces} has no span of the group (not sampled, or sent to an OTLP endpoint)"
+        why = f"{traces} has no span of the prompt (not sampled, or sent to an OTLP endpoint)"
     spans = [span_of(recorded.envelope) async for recorded in log.read()]
     return f"{render(trace_of([span for span in spans if span is not None], trace))}\nrebuilt from the log: {why}"
 
