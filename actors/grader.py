@@ -15,6 +15,8 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted
 from schemas.subjects import about
 from slime_events.core.run.participant import Participant, run_events_before, subjects_of
+from slime_events.core.telemetry.current_span import call_in_span
+from slime_events.core.telemetry.event_spans import SpanPlace, grade_place
 from slime_events.core.tokens.trajectory import Fetch, Trajectory, read_trajectory
 from slime_events.loop.training.pending_rewards import PendingRewards
 from slime_events.plugins.rewards.choice import OUTSIDE
@@ -79,7 +81,10 @@ class Grader:
             await end_all(*tasks)
 
     def _grading(self, group: str, completed: dict[str, Recorded]) -> asyncio.Task[None]:
-        return asyncio.create_task(self._grade(group, completed), name=f"grade-{group}")
+        # Samples that are graded together have the group's first span as theirs.
+        (*_, sample), grade = completed, partial(self._grade, group, completed)
+        place = grade_place(sample, group) if len(completed) == 1 else SpanPlace(f"submit/{group}", None, group)
+        return asyncio.create_task(call_in_span(self._worker.log.run, place, grade), name=f"grade-{group}")
 
     async def _chunked(self, completed: dict[str, Recorded]) -> dict[str, Trajectory]:
         """Return the trajectories of samples whose tokens are in chunks, if graders see tokens."""

@@ -36,6 +36,8 @@ from schemas.weights import WeightsPublished
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.run.run_address import RunAddress
+from slime_events.core.telemetry.current_span import in_span
+from slime_events.core.telemetry.event_spans import train_place
 from slime_events.core.training.train_batch import StepResult, StoredVersion
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.loop.training.training_state import Digests, TrainingState, digests_of, read_training_state
@@ -123,7 +125,8 @@ class Trainer:
         """Train the next step if its batch is sealed. Called when the whole log is read."""
         if self._version in self._batches.sealed:
             await self._take_over()
-            await self._step(self._batches.sealed[self._version])
+            with in_span(self._worker.log.run, train_place(self._version)):
+                await self._step(self._batches.sealed[self._version])
 
     async def _with_step(self, sealed: BatchSealed, result: StepResult) -> list[Event]:
         """Return further events for the append of a step."""
@@ -205,7 +208,8 @@ class Trainer:
                     f"step {committed.step} was committed by {producer}, but this trainer is at version "
                     f"{self._version}: only one trainer may work on a run at a time"
                 )
-            await self._step_again(committed)
+            with in_span(self._worker.log.run, train_place(committed.step)):
+                await self._step_again(committed)
         self._batches.forget(committed.step)
 
     async def _restored(self) -> None:

@@ -54,6 +54,8 @@ from serve_apps.rollouts.suspects import Suspects, loss_of
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from slime_events.core.sessions.turn_paths import TurnPaths
+from slime_events.core.telemetry.current_span import call_in_span
+from slime_events.core.telemetry.event_spans import generate_place
 from slime_events.core.tokens.trajectory import Fetch, Trajectories, Trajectory
 from storage.cancellation import end_all, fail
 from storage.follow import Follower
@@ -193,9 +195,11 @@ class RolloutWorker:
         A killed server may have forgotten its deliveries, and delivers a request again as if for the first time. The
         earlier delivery ends at the latest with this worker, which checks its engine's health.
         """
-        sample = _request_of(delivery.recorded).sample
+        request = _request_of(delivery.recorded)
+        sample, place = request.sample, generate_place(request.sample, request.group)
         after, early = self._newest.get(sample), self._early.take(delivery.recorded)
-        task = asyncio.create_task(self._work(delivery, early, after=after))
+        work = partial(self._work, delivery, early, after=after)
+        task = asyncio.create_task(call_in_span(self._log.run, place, work))
         self._active[task], self._newest[sample] = delivery, task
         task.add_done_callback(self._finished)
 

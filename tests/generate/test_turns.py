@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from schemas.arrays import unpack
+from schemas.event import Event
+from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded, TurnRole
+from slime_events.core.telemetry.current_span import current_span
+from slime_events.core.telemetry.event_spans import span_of
+from slime_events.core.telemetry.span import SpanContext
 from tests.generate import functions
 from tests.generate.scene import ONE, a_run, check_log, events, setup
+from tests.simulation.parts import InstantPool, ScriptedRanks
 from tests.simulation.simulation import make_plan
 
 
@@ -45,6 +54,31 @@ async def test_a_rollout_of_two_turns_and_a_tool(tmp_path: Path) -> None:
     assert result_text in done.text
     assert functions.CALLS.total() == 1
     assert committed.tokens == done.prompt_length + done.length
+
+
+async def test_work_has_the_span_that_its_event_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a user's function, a grader and a trainer log has the ids of the exported span, in whatever thread."""
+    seen = dict[type[Event], SpanContext | None]()
+
+    def noted(kind: type[Event], function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **more: Any) -> Any:
+            seen[kind] = current_span()
+            return function(*args, **more)
+
+        return call
+
+    for owner, name, kind in (
+        (functions, "look_up", RolloutCompleted),
+        (InstantPool, "grade", RewardAssigned),
+        (ScriptedRanks, "train", StepCommitted),
+    ):
+        monkeypatch.setattr(owner, name, noted(kind, getattr(owner, name)))
+    run = a_run(tmp_path, "two_turns")
+    await run.run()
+    spans = {type(r.envelope.event): span_of(r.envelope) for r in run.log.records}
+    assert seen == {kind: span.context for kind in seen if (span := spans[kind])}
+    assert len(seen) == 3
 
 
 async def test_tools_of_all_rollouts_run_side_by_side(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ from serve_apps.rollouts.calls import Call
 from slime_events.core.checkpoint.vocabulary import token_ids
 from slime_events.core.sessions.agent_requests import PackedBody, packed_body
 from slime_events.core.sessions.session import Session, read_session
+from slime_events.core.telemetry.current_span import call_in_span
+from slime_events.core.telemetry.event_spans import turn_place
 from storage.cancellation import end_all
 from storage.log import Fence
 
@@ -239,7 +241,9 @@ class Turns:
         alike = placed.nearest if placed.extends is None else placed.extends
         packed = packed_body(body, requests.bodies, alike)
         requests.keep(index, body)
-        turn.task = asyncio.create_task(self._record(live, index, turn, placed, packed), name=turn.id)
+        place = turn_place(live.folded.sample, index, TurnRole.ASSISTANT)
+        record = partial(self._record, live, index, turn, placed, packed)
+        turn.task = asyncio.create_task(call_in_span(self._run_log.events.run, place, record), name=turn.id)
         live.under_way[index] = turn
         self._tasks.add(turn.task)
         self._in_flight += (tokens := len(prompt) + call.request.sampling.max_new_tokens)

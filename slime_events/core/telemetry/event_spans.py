@@ -60,29 +60,49 @@ class SpanPlace(NamedTuple):
         return share > 0 and (self.version is not None or sampled(trace, share) or _is_failure(event))
 
 
+def generate_place(sample: str, group: str, seconds: float = 0.0) -> SpanPlace:
+    """Return the place of a completed rollout's span."""
+    return SpanPlace(f"generate/{sample}", f"submit/{group}", group, seconds=seconds)
+
+
+def turn_place(sample: str, index: int, role: TurnRole, seconds: float = 0.0) -> SpanPlace:
+    """Return the place of the span of a turn or a tool call."""
+    name = "tool" if role is TurnRole.TOOL else "turn"
+    return SpanPlace(f"{name}/{sample}/{index}", f"generate/{sample}", group_of(sample), seconds=seconds)
+
+
+def grade_place(sample: str, group: str, seconds: float = 0.0) -> SpanPlace:
+    """Return the place of the span of a grading."""
+    return SpanPlace(f"grade/{sample}", f"generate/{sample}", group, seconds=seconds)
+
+
+def train_place(step: int, seconds: float = 0.0) -> SpanPlace:
+    """Return the place of a step's span."""
+    return SpanPlace(f"train/{step}", f"batch/{step}", version=step + 1, seconds=seconds)
+
+
 def span_place_of(event: Event) -> SpanPlace | None:
     """Return the place of the span that an event ends; None if it ends no span."""
     match event:
         case PromptSubmitted(group=group):
             return SpanPlace(f"submit/{group}", None, group)
         case RolloutCompleted(sample=sample, group=group, timings=timings):
-            return SpanPlace(f"generate/{sample}", f"submit/{group}", group, seconds=timings.generating)
+            return generate_place(sample, group, timings.generating)
         case RolloutFailed(sample=sample, group=group, attempt=attempt):
             return SpanPlace(f"generate/{sample}/{attempt}", f"submit/{group}", group)
-        case TurnRecorded(sample=sample, index=index, seconds=seconds):
-            name = "tool" if event.role is TurnRole.TOOL else "turn"
-            return SpanPlace(f"{name}/{sample}/{index}", f"generate/{sample}", group_of(sample), seconds=seconds)
+        case TurnRecorded():
+            return turn_place(event.sample, event.index, event.role, event.seconds)
         case SessionSealed(sample=sample, attempt=attempt, seconds=seconds):
             group = group_of(sample)
             return SpanPlace(f"session/{sample}/{attempt}", f"submit/{group}", group, seconds=seconds)
         case RewardAssigned() | RewardFailed():
-            return SpanPlace(f"grade/{event.sample}", f"generate/{event.sample}", event.group, seconds=event.seconds)
+            return grade_place(event.sample, event.group, event.seconds)
         case GroupAccepted(group=group) | GroupRejected(group=group):
             return SpanPlace(f"decide/{group}", f"submit/{group}", group)
         case BatchSealed(step=step):
             return SpanPlace(f"batch/{step}", version=step + 1)
-        case StepCommitted(step=step, version=version, seconds=parts):
-            return SpanPlace(f"train/{step}", f"batch/{step}", version=version, seconds=sum(parts.values()))
+        case StepCommitted(step=step, seconds=parts):
+            return train_place(step, sum(parts.values()))
         case WeightsPublished(version=version, parent=parent):
             return SpanPlace(f"publish/{version}", None if parent is None else f"train/{version - 1}", version=version)
         case WeightsActivated(version=version, engine=engine, seconds=seconds):

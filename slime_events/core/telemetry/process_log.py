@@ -9,8 +9,9 @@ from pathlib import Path
 
 from schemas.redaction import shown
 from schemas.text import terminal_text
+from slime_events.core.telemetry.current_span import current_span
 
-FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s"
+FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s%(span)s: %(message)s"
 LIMIT_BYTES = 64 * 1024 * 1024
 KEPT_FILES = 2
 
@@ -26,6 +27,7 @@ def setup_logging(role: str, folder: Path, level: int = logging.INFO) -> Path:
     formatter = _Redacted(FORMAT, "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
+    handler.addFilter(_add_span)
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old, _ProcessLog)]:
         root.removeHandler(old)
@@ -34,6 +36,13 @@ def setup_logging(role: str, folder: Path, level: int = logging.INFO) -> Path:
     root.setLevel(level)
     logging.captureWarnings(True)
     return path
+
+
+def _add_span(record: logging.LogRecord) -> bool:
+    """Add the ids of the current span to a record, by OpenTelemetry's names for logs in other formats."""
+    context = current_span()
+    record.span = "" if context is None else f" [trace_id={context.trace:032x} span_id={context.span:016x}]"
+    return True
 
 
 class _Redacted(logging.Formatter):
