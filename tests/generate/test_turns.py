@@ -57,7 +57,7 @@ async def test_a_rollout_of_two_turns_and_a_tool(tmp_path: Path) -> None:
 
 
 async def test_work_has_the_span_that_its_event_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a user's function, a grader and a trainer log has the ids of the exported span, in whatever thread."""
+    """Records of a user's function, a grader and a trainer have the ids of the exported span, in any thread."""
     seen = dict[type[Event], SpanContext | None]()
 
     def noted(kind: type[Event], function: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,6 +26,7 @@ from schemas.sessions import SessionSealed
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded, TurnRole
 from schemas.weights import WeightsActivated, WeightsPublished
+from slime_events.core.telemetry.attributes import METRIC
 from slime_events.core.telemetry.span import (
     Attribute,
     Span,
@@ -193,7 +194,7 @@ def _attributes(event: Event) -> dict[str, Attribute]:
         if event.reason:
             attributes["rl.reason"] = event.reason
     elif isinstance(event, StepCommitted):
-        attributes.update(("rl.metric." + name, value) for name, value in event.metrics.items())
+        attributes.update((METRIC + name, value) for name, value in event.metrics.items())
     if isinstance(event, GroupAccepted | GroupRejected | BatchSealed):
         attributes["rl.sample.count"] = len(event.samples)
         rewards = event.raw_rewards if isinstance(event, BatchSealed) else event.rewards
