@@ -47,7 +47,7 @@ def test_spans_have_what_is_registered_and_nothing_else() -> None:
     assert set(used) == set(BY_NAME)
     for name, uses in used.items():
         attribute = BY_NAME[name]
-        assert {kind for _, kind in uses} <= {attribute.type, WHOLE if attribute.type == NUMBER else attribute.type}
+        assert {kind for _, kind in uses} == {attribute.type}, name
         if not attribute.spans.startswith("all"):
             spans = {words.split()[0] for words in attribute.spans.split(", ")}
             assert {span for span, _ in uses} == spans, name

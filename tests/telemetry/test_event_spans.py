@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from schemas.codec import decode
+from schemas.codec import decode, encode
 from schemas.envelope import Envelope, enclose
 from schemas.errors import DataError
 from schemas.event import Event
@@ -242,6 +242,14 @@ def test_what_was_written_live_is_what_the_log_gives(tmp_path: Path) -> None:
     assert files.dropped == 0
     rebuilt = sorted(spans_of(story(), share), key=lambda span: span.start_ns)
     assert [to_otlp_json(span) for span in files.spans] == [to_otlp_json(span) for span in rebuilt]
+
+
+def test_numbers_are_the_same_live_and_from_the_log() -> None:
+    """A trainer's metric or a reward may be an int, which is a float once it was read from the log."""
+    whole = made.committed(metrics={"samples": 32, "loss": 0.5})
+    envelopes = [*story(), *agent_story(), enclose(RUN, whole, at=1, producer="p")]
+    again = [decode(encode(envelope)) for envelope in envelopes]
+    assert list(map(to_otlp_json, spans_of(again))) == list(map(to_otlp_json, spans_of(envelopes)))
 
 
 def test_spans_of_the_sdk_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:

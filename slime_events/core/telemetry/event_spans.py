@@ -193,8 +193,11 @@ def _attributes(event: Event) -> dict[str, Attribute]:
         attributes["rl.accepted"] = isinstance(event, GroupAccepted)
         if event.reason:
             attributes["rl.reason"] = event.reason
+    elif isinstance(event, RewardAssigned):
+        # A whole number that a live process has as an int is a float in the log. The same below.
+        attributes["rl.reward.value"] = attributes["gen_ai.evaluation.score.value"] = float(event.value)
     elif isinstance(event, StepCommitted):
-        attributes.update((METRIC + name, value) for name, value in event.metrics.items())
+        attributes.update((METRIC + name, float(value)) for name, value in event.metrics.items())
     if isinstance(event, GroupAccepted | GroupRejected | BatchSealed):
         attributes["rl.sample.count"] = len(event.samples)
         rewards = event.raw_rewards if isinstance(event, BatchSealed) else event.rewards
