@@ -49,6 +49,11 @@ async def test_every_answer_in_the_document_has_its_schema() -> None:
     assert names <= schemas().keys()
 
 
+def test_no_two_structs_of_the_answers_share_a_name() -> None:
+    """msgspec names such structs by their modules, and the routes would name one of them wrongly."""
+    assert [name for name in schemas() if not name[0].isupper()] == []
+
+
 @pytest.mark.soak
 def test_the_built_page_is_that_of_its_sources(tmp_path: Path) -> None:
     """Without npm this fails: a page that nobody can build again would look as if it were checked."""

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from schemas.event import Event
+from schemas.groups import RejectionCause
 from tests import made
 from tests.console.served import Memory, client_of
 from tests.lineage.opened import opened
@@ -39,6 +40,15 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
             made.requested(sample),
             made.completed(sample, [1], [-0.5], text=text, length=1),
             made.assigned(sample, value=1.0, grader=text[:100]),
+            made.rejected(
+                f"g{number}",
+                RejectionCause.FILTER,
+                reason=text,
+                samples=(sample,),
+                rewards=(1.0,),
+                filter=text[:100],
+                figures={text[:100]: 1.0},
+            ),
         ]
     async with client_of(Memory({"r": await opened(events, "r")})) as made_client:
         yield made_client
@@ -52,7 +62,12 @@ async def test_a_hostile_text_is_a_text(client: httpx.AsyncClient, number: int) 
     rollout = await client.get(f"/api/runs/r/rollouts/g{number}-s0")
     page = await client.get("/api/runs/r/samples", params={"filter": f"group_id:eq:g{number}"})
     found = await client.get("/api/runs/r/samples", params={"text": text[:100]})
-    assert {answer.headers["content-type"] for answer in (group, rollout, page, found)} == {"application/json"}
+    moment = await client.get("/api/runs/r/moment", params={"at": 6 + 5 * number, "other": 1})
+    answers = (group, rollout, page, found, moment)
+    assert {answer.headers["content-type"] for answer in answers} == {"application/json"}
+    decision = moment.json()["difference"]["decisions"][-1]
+    assert (decision["about"], decision["reason"]) == (f"g{number}", f"filter: {text[:100]}: {text}")
+    assert decision["figures"] == {text[:100]: 1.0}
     prompt = group.json()["group"]["prompt"]
     assert (prompt["text"], prompt["label"], prompt["metadata"]) == (text, text, {text[:100]: text})
     assert rollout.json()["sample"]["text"] == text

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from schemas.doc import doc
 from schemas.errors import BadQuery
+from serve_apps.http.console.moments import Moments
 from serve_apps.http.console.run_source import RunSource
 from slime_events.analysis.query import Answer, RunTables, tables_of
 from slime_events.analysis.query.database import one_select
@@ -51,7 +52,7 @@ class OpenRun:
     """A run and its tables. Use it in the event loop that opened it."""
 
     def __init__(self, opened: OpenedRun, tables: RunTables, argument: str) -> None:
-        self.opened, self.argument = opened, argument
+        self.opened, self.argument, self.moments = opened, argument, Moments(opened)
         self._tables, self._lock = tables, asyncio.Lock()
         self._snapshot: Snapshot | None = None
         self._refreshing: asyncio.Task[Snapshot] | None = None

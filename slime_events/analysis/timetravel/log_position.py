@@ -32,14 +32,13 @@ class LogPosition(NamedTuple):
 
 def parse_position(text: str) -> LogPosition:
     """Parse a position. A time without a zone is in this machine's zone. Raises InvalidValue, which lists the forms."""
-    if text.isascii() and text.isdigit():
-        return LogPosition(Anchor.POSITION, int(text))
-    if match := _STEP.fullmatch(text):
-        return LogPosition(Anchor.STEP, int(match[1]))
-    if match := _RELATIVE.fullmatch(text):
-        return LogPosition(Anchor.START if match[1] == "+" else Anchor.END, round(float(match[2]) * 1e9))
     try:
-        time = datetime.datetime.fromisoformat(text)
-    except ValueError:
+        if text.isascii() and text.isdigit():
+            return LogPosition(Anchor.POSITION, int(text))
+        if match := _STEP.fullmatch(text):
+            return LogPosition(Anchor.STEP, int(match[1]))
+        if match := _RELATIVE.fullmatch(text):
+            return LogPosition(Anchor.START if match[1] == "+" else Anchor.END, round(float(match[2]) * 1e9))
+        return LogPosition(Anchor.TIME, round(datetime.datetime.fromisoformat(text).timestamp() * 1e6) * 1000)
+    except (ValueError, OverflowError):  # OverflowError: more seconds or years than a number or a clock has
         raise InvalidValue(f"{text!r} is not a position. Give {FORMS}") from None
-    return LogPosition(Anchor.TIME, round(time.timestamp() * 1e6) * 1000)

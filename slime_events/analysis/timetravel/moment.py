@@ -22,13 +22,13 @@ from slime_events.core.state.run import RunState
 from storage.event_block import EventBlock
 from storage.log import Recorded
 
-VERSION = 3
+VERSION = 4
 """Increase it with every change of `Context`, of the events folded into it, or of the index over stored moments."""
 KEPT = 400
 """Number of decisions that are kept at least: some steps with large batches."""
 
 
-class Decision(msgspec.Struct, frozen=True):
+class RunDecision(msgspec.Struct, frozen=True):
     """A decision of the run, or an outcome of one."""
 
     position: Annotated[int, doc("position of its event")]
@@ -48,7 +48,7 @@ class Context(msgspec.Struct, kw_only=True):
     starts: Annotated[list[RunStarted | RunResumed], doc("run.started and resumptions, which have the settings")] = []
     engines: Annotated[dict[str, str], doc("engine that generates a rollout, by sample, from its first tokens on")] = {}
     workers: Annotated[dict[str, str], doc("role by worker, for workers that joined and were not lost")] = {}
-    decisions: Annotated[list[Decision], doc("latest decisions, oldest first")] = []
+    decisions: Annotated[list[RunDecision], doc("latest decisions, oldest first")] = []
 
     def apply_all(self, first: int, events: Sequence[FoldedEvent], *, is_first: bool) -> None:
         """Fold in consecutive events or their short forms, from position `first` on. is_first: they begin the log."""
@@ -59,7 +59,7 @@ class Context(msgspec.Struct, kw_only=True):
         for position, event in enumerate(events, first):
             handler = _HANDLERS.get(type(event.event))
             if handler is not None and (decided := handler(self, event.event)) is not None:
-                self.decisions.append(Decision(position, event.at, type_of(event.event), *decided))
+                self.decisions.append(RunDecision(position, event.at, type_of(event.event), *decided))
                 if len(self.decisions) >= 2 * KEPT:  # old ones are dropped from time to time
                     del self.decisions[:-KEPT]
 

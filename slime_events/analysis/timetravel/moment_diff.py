@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from schemas.doc import doc
 from schemas.event import Purpose
-from slime_events.analysis.timetravel.moment import Decision
+from slime_events.analysis.timetravel.moment import RunDecision
 from slime_events.analysis.timetravel.moment_view import MomentView, OpenGroup
 from slime_events.core.state.group import GroupPhase, SamplePhase
 from slime_events.model.progress import NANO
@@ -72,7 +72,7 @@ class MomentDiff(msgspec.Struct, frozen=True, kw_only=True, rename={"start": "fr
         dict[str, Change[int | None]], doc("changed weight version by engine; None if it has none or is gone")
     ]
     groups: Annotated[GroupChanges, doc("open groups that differ")]
-    decisions: Annotated[tuple[Decision, ...], doc("decisions between them, the oldest first")]
+    decisions: Annotated[tuple[RunDecision, ...], doc("decisions between them, the oldest first")]
     verdicts_left_out: Annotated[int, doc("number of verdicts between them that the later moment no longer has")]
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from schemas.doc import doc
 from schemas.event import Purpose
-from slime_events.analysis.timetravel.moment import Decision, Moment
+from slime_events.analysis.timetravel.moment import Moment, RunDecision
 from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.core.state.run import Counts, RunPhase, RunState
 from slime_events.loop.conductor.decide import waits_for
@@ -121,7 +121,7 @@ class MomentView(msgspec.Struct, frozen=True, kw_only=True):
     groups: Annotated[tuple[OpenGroup, ...], doc("open groups")]
     sealed: Annotated[tuple[SealedBatch, ...], doc("batches that are being trained on or wait for it")]
     evals: Annotated[tuple[OpenEval, ...], doc("evaluations under way")]
-    decisions: Annotated[tuple[Decision, ...], doc("latest decisions, the oldest first")]
+    decisions: Annotated[tuple[RunDecision, ...], doc("latest decisions, the oldest first")]
     workers: Annotated[dict[str, str], doc("role by worker")]
     cursors: Annotated[dict[str, int], doc("number of prompts drawn by source")]
     counts: Annotated[Counts, doc("totals since the start")]

@@ -22,7 +22,7 @@ from storage.object_store import ObjectFolder
 
 log = logging.getLogger(__name__)
 
-EVERY = 5_000
+EVERY = 2_000
 """Number of events from one snapshot to the next, which a seek may have to fold."""
 _INDEX, _POINT = "index.seek", "{:012d}.seek"
 

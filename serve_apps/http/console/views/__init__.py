@@ -1,7 +1,7 @@
 """The console's views: a file each, in the order of the menu."""
 
 from serve_apps.http.console.view import ConsoleView
-from serve_apps.http.console.views import compare, group, lineage, metrics, now, rollout, runs, samples, step
+from serve_apps.http.console.views import compare, group, lineage, metrics, moment, now, rollout, runs, samples, step
 
 VIEWS: tuple[ConsoleView, ...] = (
     runs.VIEW,
@@ -12,5 +12,6 @@ VIEWS: tuple[ConsoleView, ...] = (
     rollout.VIEW,
     step.VIEW,
     lineage.VIEW,
+    moment.VIEW,
     compare.VIEW,
 )

@@ -10,13 +10,13 @@ from fastapi import APIRouter, Response
 
 from schemas.doc import doc
 from serve_apps.http.console.activities import Activity, activities_of
+from serve_apps.http.console.moments import status_reader
 from serve_apps.http.console.open_runs import OpenRun, OpenRuns
 from serve_apps.http.console.view import ROOT, AnswerSource, ConsoleView, RunName, answered, command_source, documented
 from slime_events.analysis.query.inspection import Checked
+from slime_events.analysis.timetravel.moment import RunDecision
 from slime_events.analysis.timetravel.moment_view import MomentView
-from slime_events.analysis.timetravel.read_moment import open_timeline, read_moment
-from slime_events.core.run.run_reader import OpenedRun
-from slime_events.model.run_status import MEANINGS, RunStatus, last_run_event, status_of
+from slime_events.model.run_status import MEANINGS, RunStatus
 
 RESUMED = (RunStatus.INTERRUPTED, RunStatus.FAILED, RunStatus.KILLED)
 """Statuses of runs that `resume` continues."""
@@ -26,16 +26,6 @@ SQL = (
     "SELECT status, count(*) AS samples, min(requested) AS oldest FROM samples WHERE step IS NULL "
     "GROUP BY status ORDER BY status"
 )
-
-
-class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision of the run, or an outcome of one."""
-
-    position: Annotated[int, doc("position of its event")]
-    at: Annotated[int, doc("UTC [ns]")]
-    type: Annotated[str, doc("type of its event")]
-    about: Annotated[str, doc("a group, step, data set, or the run")]
-    reason: Annotated[str, doc("reason or detail, in words")]
 
 
 class NowPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +48,7 @@ class NowPage(msgspec.Struct, frozen=True, kw_only=True):
     staleness_bound: Annotated[int | None, doc("most versions that they may be behind; None if unknown")]
     activities: Annotated[tuple[Activity, ...], doc("who does what; empty if the run is not running")]
     workers: Annotated[dict[str, str], doc("role by worker, for workers that joined and were not lost")]
-    decisions: Annotated[tuple[Decided, ...], doc("newest decisions, the newest first")]
+    decisions: Annotated[tuple[RunDecision, ...], doc("newest decisions, the newest first")]
     source: Annotated[AnswerSource, doc("command and query for it")]
 
 
@@ -73,13 +63,8 @@ class Alarms(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_now(runs: OpenRuns, opened: OpenRun) -> NowPage:
     """Read a run at the end of its log. Raises RunNotFound for an empty log, and the log's errors."""
-
-    async def read_status(run: OpenedRun) -> RunStatus:
-        launched = await runs.source.is_on(run) or (None if run.folder is None else False)
-        return status_of(await last_run_event(run.log), launched)
-
-    timeline = await open_timeline(opened.opened)
-    view = (await read_moment(opened.opened, timeline, str(timeline.end), read_status)).view
+    read_status = status_reader(runs.source)
+    view = (await opened.moments.newest(read_status)).view
     source = command_source(opened, "show", f"--at {view.position}", SQL, view.position)
     return now_page(view, await read_status(opened.opened), opened.argument, source)
 
@@ -105,10 +90,7 @@ def now_page(view: MomentView, status: RunStatus, argument: str, source: AnswerS
         staleness_bound=view.staleness.bound,
         activities=activities_of(view) if is_on else (),
         workers=view.workers if is_on else {},
-        decisions=tuple(
-            Decided(position=d.position, at=d.at, type=d.type, about=d.about, reason=d.reason)
-            for d in reversed(view.decisions[-DECISIONS:])
-        ),
+        decisions=view.decisions[: -DECISIONS - 1 : -1],
         source=source,
     )
 

@@ -6,7 +6,8 @@ STEPS = Table(
     "steps",
     "A row per step: its sealed batch, and the result of training on it.",
     """(SELECT coalesce(b.run, c.run) AS run, coalesce(b.position, c.position) AS position,
-            coalesce(b.step, c.step) AS step, b."time" AS sealed, c."time" AS committed, len(b.groups) AS groups,
+            coalesce(b.step, c.step) AS step, b."time" AS sealed, c."time" AS committed,
+            c.position AS commit_position, len(b.groups) AS groups,
             coalesce(len(b.samples), c.samples) AS samples, list_avg(b.raw_rewards) AS reward, b.oldest_version,
             coalesce(b.digest, c.batch_digest) AS batch_digest,
             c.* EXCLUDE (run, depth, position, "time", producer, step, samples)
@@ -18,6 +19,7 @@ STEPS = Table(
         Column("version", INT, "t.version", "weight version that it made: step + 1; null if it is not committed"),
         Column("sealed", TIME, "t.sealed", "time at which the batch was sealed, UTC"),
         Column("committed", TIME, "t.committed", "time of the commit, UTC"),
+        Column("commit_position", INT, "t.commit_position", "position of its commit; null if it is not committed"),
         Column("groups", INT, "t.groups", "number of groups in the batch"),
         Column("samples", INT, "t.samples", "number of samples in the batch"),
         Column("tokens", INT, "t.tokens", "number of trained tokens, prompts included"),

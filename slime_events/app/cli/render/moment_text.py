@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from slime_events.analysis.timetravel.moment import Decision
+from slime_events.analysis.timetravel.moment import RunDecision
 from slime_events.analysis.timetravel.moment_diff import Change, GroupProgress, MomentDiff, PointInTime
 from slime_events.analysis.timetravel.moment_view import EngineView, MomentView, OpenGroup, OpenRollout
 from slime_events.app.cli.render.event_line import event_line
@@ -121,7 +121,7 @@ def _samples(samples: Mapping[SamplePhase, int]) -> str:
     return ", ".join(f"{n} {phase}" for phase, n in samples.items())
 
 
-def decisions_text(decisions: Sequence[Decision]) -> str:
+def decisions_text(decisions: Sequence[RunDecision]) -> str:
     """Return decisions as a table, the oldest first."""
     rows = [
         (d.position, clock(d.at), d.type, d.about,

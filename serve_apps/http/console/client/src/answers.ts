@@ -138,6 +138,18 @@ export interface Array {
   blob?: string;
 }
 
+/** Open groups, and how many more may be opened. */
+export interface Backpressure {
+  /** number of groups that are neither rejected nor trained on */
+  open: number;
+  /** most open groups that the settings allow; None if unknown */
+  room: number | null;
+  /** number of open groups that are in no batch */
+  unsealed: number;
+  /** number of prompts from outside that wait for a place */
+  prompts_waiting: number;
+}
+
 /** Quantiles and mean of a column of samples by step; null where no sample has a value. */
 export interface Band {
   /** column of `samples` */
@@ -238,6 +250,15 @@ export interface Branched {
   critic_digest: string;
 }
 
+/** A value at the two moments; as JSON, a list of both. */
+export type Change_GroupProgress_ = [GroupProgress, GroupProgress];
+
+/** A value at the two moments; as JSON, a list of both. */
+export type Change_int___None_ = [number | null, number | null];
+
+/** A value at the two moments; as JSON, a list of both. */
+export type Change_str___int___None_ = [string | number | null, string | number | null];
+
 /** A detector and its findings. */
 export interface Checked {
   /** name of the detector, and of its view in SQL */
@@ -321,22 +342,40 @@ export interface Comparison {
   steps: StepComparison[];
 }
 
+/** Totals since the start of the run. Groups and samples are those of training unless the field says otherwise. */
+export interface Counts {
+  /** prompts taken into the run */
+  prompts_submitted: number;
+  /** prompts that could not be used */
+  prompts_rejected: number;
+  /** groups whose rollouts were requested */
+  groups_requested: number;
+  /** groups accepted by the filter */
+  groups_accepted: number;
+  /** groups rejected, for any cause */
+  groups_rejected: number;
+  /** groups trained on */
+  groups_trained: number;
+  /** training rollouts that ended */
+  samples_completed: number;
+  /** rollouts that failed, evaluations included */
+  samples_failed: number;
+  /** suspensions of rollouts at step boundaries */
+  suspensions: number;
+  /** samples whose grading failed, evaluations included */
+  rewards_failed: number;
+  /** response tokens of training rollouts that ended */
+  response_tokens: number;
+  /** rollouts of evaluations that ended */
+  eval_samples: number;
+  /** checkpoints saved */
+  checkpoints: number;
+  /** archive segments sealed */
+  segments: number;
+}
+
 /** Which turns of a session are trained on. `all`: all paths. `last`: the last turn of each path. `leaf`: the path that ended last. `discounted`: all paths, and earlier turns of a path count less. */
 export type Credit = "all" | "discounted" | "last" | "leaf";
-
-/** A decision of the run, or an outcome of one. */
-export interface Decided {
-  /** position of its event */
-  position: number;
-  /** UTC [ns] */
-  at: number;
-  /** type of its event */
-  type: string;
-  /** a group, step, data set, or the run */
-  about: string;
-  /** reason or detail, in words */
-  reason: string;
-}
 
 /** Decision whether a group is trained on. */
 export interface Decision {
@@ -416,6 +455,16 @@ export interface DrawnBefore {
   refused: Array;
 }
 
+/** An engine. */
+export interface EngineView {
+  /** name of the worker */
+  engine: string;
+  /** weight version that it runs; None before the first */
+  version: number | null;
+  /** rollouts that it generates */
+  rollouts: OpenRollout[];
+}
+
 /** Appended by the conductor when each sample of an evaluation has its reward or has failed. If a user's evaluation function made the evaluation, its process appends the event, and the log holds no rollouts of the evaluation except the generations that the function requested from engines. */
 export interface EvalCompleted {
   type: "eval.completed";
@@ -477,12 +526,35 @@ export type FailureKind = "aborted" | "agent" | "engine" | "invalid" | "too_long
 /** Whether a state is equal to the committed state, bit for bit. */
 export type Fidelity = "approximate" | "exact";
 
+/** Open groups that differ. */
+export interface GroupChanges {
+  /** groups that are open at the later moment alone: stage there by id */
+  opened: Record<string, GroupPhase>;
+  /** groups that are open at the earlier moment alone: fate by id (`trained`, `rejected`, `evaluated`, or `trained or rejected` if the verdict is no longer known) */
+  closed: Record<string, string>;
+  /** groups that are open at both, with other progress, by id */
+  moved: Record<string, Change_GroupProgress_>;
+}
+
 /** A group. */
 export interface GroupPage {
   /** the group */
   group: GroupView;
   /** command and query for it */
   source: AnswerSource;
+}
+
+/** Stage of a group. Trained and rejected groups leave the state and remain only in its counts. */
+export type GroupPhase = "accepted" | "requested" | "sealed" | "submitted";
+
+/** Progress of an open group at one moment. */
+export interface GroupProgress {
+  /** stage of the group */
+  phase: GroupPhase;
+  /** number of its samples by stage */
+  samples: Record<string, number>;
+  /** response tokens of all its samples so far */
+  tokens: number;
 }
 
 /** A sample of the group. */
@@ -582,6 +654,20 @@ export interface ListedRun {
   reason: string;
 }
 
+/** An event of the log, without its fields. */
+export interface LogEvent {
+  /** position of the event */
+  position: number;
+  /** UTC [ns] */
+  at: number;
+  /** type, such as `rollout.completed` */
+  type: string;
+  /** id of its subject: a sample, a group, a step, a version, a worker */
+  entity: string;
+  /** worker that appended it */
+  producer: string;
+}
+
 /** Curves of a run. Every array has one value per step. */
 export interface Metrics {
   /** steps, ascending */
@@ -598,6 +684,106 @@ export interface Metrics {
   source: AnswerSource;
   /** query for the trainer's figures */
   steps_source: AnswerSource;
+}
+
+/** Difference between two moments: counters as the increase, all else as old and new value. */
+export interface MomentDiff {
+  /** name of the run */
+  run: string;
+  /** the earlier moment */
+  from: PointInTime;
+  /** the later moment */
+  to: PointInTime;
+  /** number of events between them */
+  events: number;
+  /** time between them [s] */
+  seconds: number;
+  /** changed fields of `MomentView`, by name */
+  changed: Record<string, Change_str___int___None_>;
+  /** changed fields of `Backpressure`, by name */
+  backpressure: Record<string, Change_int___None_>;
+  /** increase of the totals that changed, by name */
+  counts: Record<string, number>;
+  /** number of groups rejected between them, by cause */
+  rejections: Record<string, number>;
+  /** changed number of prompts drawn, by source */
+  cursors: Record<string, Change_int___None_>;
+  /** changed weight version by engine; None if it has none or is gone */
+  engines: Record<string, Change_int___None_>;
+  /** open groups that differ */
+  groups: GroupChanges;
+  /** decisions between them, the oldest first */
+  decisions: RunDecision[];
+  /** number of verdicts between them that the later moment no longer has */
+  verdicts_left_out: number;
+}
+
+/** A run at one position of its log. */
+export interface MomentPage {
+  /** the run there, with its newest decisions */
+  moment: MomentView;
+  /** the last events up to the position, the oldest first */
+  events: LogEvent[];
+  /** what differs at the other position; None without one */
+  difference: MomentDiff | null;
+  /** command for the difference, and query for the events between */
+  difference_source: AnswerSource | null;
+  /** command for the moment, and query for the events */
+  source: AnswerSource;
+}
+
+/** A run at one position of its log. */
+export interface MomentView {
+  /** name of the run */
+  run: string;
+  /** position of the last event that counts */
+  position: number;
+  /** last position of the log */
+  end: number;
+  /** UTC of the event at `position` [ns] */
+  at: number;
+  /** time since the first event [s] */
+  seconds: number;
+  /** new, running, finished or failed; killed or unended if no launcher ran it then */
+  phase: string;
+  /** why the run failed; empty if it did not */
+  failure: string;
+  /** what the conductor waits for, in words; None if the run is not running */
+  waits_for: string | null;
+  /** number of committed steps */
+  steps: number;
+  /** number of steps that are planned; None if unknown */
+  steps_wanted: number | null;
+  /** newest weight version */
+  version: number;
+  /** newest published weight version */
+  published: number;
+  /** sha256 (hex) of the newest weights */
+  weights_digest: string;
+  /** open groups, and how many more may be opened */
+  backpressure: Backpressure;
+  /** versions by which the open groups are behind */
+  staleness: Staleness;
+  /** engines by name, with the rollouts that they generate */
+  engines: EngineView[];
+  /** rollouts that no engine has begun */
+  queued: OpenRollout[];
+  /** open groups */
+  groups: OpenGroup[];
+  /** batches that are being trained on or wait for it */
+  sealed: SealedBatch[];
+  /** evaluations under way */
+  evals: OpenEval[];
+  /** latest decisions, the oldest first */
+  decisions: RunDecision[];
+  /** role by worker */
+  workers: Record<string, string>;
+  /** number of prompts drawn by source */
+  cursors: Record<string, number>;
+  /** totals since the start */
+  counts: Counts;
+  /** number of rejected groups by cause */
+  rejections: Record<string, number>;
 }
 
 /** A run at the end of its log. */
@@ -637,9 +823,69 @@ export interface NowPage {
   /** role by worker, for workers that joined and were not lost */
   workers: Record<string, string>;
   /** newest decisions, the newest first */
-  decisions: Decided[];
+  decisions: RunDecision[];
   /** command and query for it */
   source: AnswerSource;
+}
+
+/** An evaluation that has not ended. */
+export interface OpenEval {
+  /** name of the evaluation */
+  dataset: string;
+  /** weight version that it measures */
+  version: number;
+  /** number of its groups */
+  groups: number;
+}
+
+/** A group that is neither rejected nor trained on, nor evaluated. */
+export interface OpenGroup {
+  /** id of the group */
+  group: string;
+  /** training, or an evaluation */
+  purpose: Purpose;
+  /** `train`, `inbox`, or the name of the evaluation */
+  dataset: string;
+  /** stage of the group */
+  phase: GroupPhase;
+  /** number of its samples by stage */
+  samples: Record<string, number>;
+  /** response tokens of all its samples so far */
+  tokens: number;
+  /** rewards as graded, of the samples that have one */
+  rewards: number[];
+  /** time since its first request [s]; None before it */
+  seconds: number | null;
+  /** weights at its request, or that an evaluation measures; -1 before its request */
+  version: number;
+  /** oldest weights of its tokens, or that they may get; None without samples */
+  oldest: number | null;
+  /** versions from `oldest` to the first step that can train it; None if none can */
+  behind: number | null;
+}
+
+/** A rollout that has not ended. */
+export interface OpenRollout {
+  /** id of the sample */
+  sample: string;
+  /** engine that generates it, or will; None if unknown */
+  engine: string | null;
+  /** its generation has begun, by the log so far or by a later record of the engine */
+  begun: boolean;
+  /** only the log after the moment names the engine */
+  said_later: boolean;
+  /** response length so far [tokens] */
+  tokens: number;
+  /** oldest weight version of its tokens; None without tokens */
+  oldest: number | null;
+  /** newest weight version of its tokens; None without tokens */
+  newest: number | null;
+  /** oldest weights that its request allows */
+  min_version: number;
+  /** index of the attempt, from 0 */
+  attempt: number;
+  /** time since its request [s]; below 0 if writers' clocks differ */
+  seconds: number;
 }
 
 /** A turn that has begun and not ended. */
@@ -668,6 +914,26 @@ export interface Path {
   sample: string;
   /** indices of the turns */
   turns: number[];
+}
+
+/** One of the two moments. */
+export interface PointInTime {
+  /** position in the log */
+  position: number;
+  /** UTC of its event [ns] */
+  at: number;
+}
+
+/** Positions that a reader may look for. */
+export interface PositionList {
+  /** last position of the log */
+  end: number;
+  /** committed steps [n] */
+  steps: number[];
+  /** position of the commit of each [n] */
+  positions: number[];
+  /** command and query for them */
+  source: AnswerSource;
 }
 
 /** Appended once per group: by the prompt source (files), the inbox (producers) or the conductor (evaluation). */
@@ -847,6 +1113,22 @@ export interface RunChange {
   on: boolean;
 }
 
+/** A decision of the run, or an outcome of one. */
+export interface RunDecision {
+  /** position of its event */
+  position: number;
+  /** UTC [ns] */
+  at: number;
+  /** type of its event */
+  type: string;
+  /** its subject: a group, step, data set, or the run */
+  about: string;
+  /** reason or detail, in words */
+  reason: string;
+  /** figures of the decision by name */
+  figures: Record<string, number>;
+}
+
 /** The served runs. */
 export interface RunList {
   /** folder of the runs, or the one run that is served */
@@ -869,6 +1151,9 @@ export interface SamplePage {
   /** query for the page */
   source: AnswerSource;
 }
+
+/** Stage of a sample. */
+export type SamplePhase = "completed" | "failed" | "graded" | "requested" | "running" | "suspended" | "ungraded";
 
 /** Everything that the log holds about one sample. Fields of the completed rollout are None until its end. */
 export interface SampleView {
@@ -955,6 +1240,16 @@ export interface Sampling {
 /** Why a session ended: its harness sent a reward or an exit code, a limit passed (`time`, `idle`), or its group was decided without it (`over`). */
 export type SealReason = "exit" | "idle" | "over" | "reward" | "time";
 
+/** A batch whose step is not committed. */
+export interface SealedBatch {
+  /** number of the step, from 0 */
+  step: number;
+  /** ids of its groups */
+  groups: string[];
+  /** digest of the batch */
+  digest: string;
+}
+
 /** Meaning of a finding. */
 export type Severity = "alarm" | "warning";
 
@@ -978,6 +1273,14 @@ export interface Source {
   sender: string;
   /** sha256 (hex) of the content that a producer sent under the key. */
   content: string;
+}
+
+/** Versions by which the open groups are behind. */
+export interface Staleness {
+  /** limit [versions]; None if unknown */
+  bound: number | null;
+  /** number of open groups by `OpenGroup.behind`, ascending */
+  behind: Record<string, number>;
 }
 
 /** Appended by the trainer, once per sealed batch, in one atomic append with `weights.published`. */

@@ -42,3 +42,10 @@ export function json(value: unknown): string {
 export function line(text: string): string {
   return visible(text).replace(/\n/g, "⏎").replace(/\t/g, " ");
 }
+
+/** Values by path, with names of files in place of paths; a name that two paths have stays a path. */
+export function byFile<T>(of: Record<string, T>): Record<string, T> {
+  const name = (path: string) => path.slice(path.lastIndexOf("/") + 1);
+  const names = Object.keys(of).map(name);
+  return Object.fromEntries(Object.entries(of).map(([path, value]) => [names.filter((one) => one === name(path)).length > 1 ? path : name(path), value]));
+}

@@ -9,6 +9,7 @@ import { Rollout } from "./rollout";
 import { Runs } from "./runs";
 import { Samples } from "./samples";
 import { Step } from "./step";
+import { TimeMachine } from "./time";
 
 /** What the router gives a view: the run and the id in the URL. */
 export interface Shown {
@@ -34,6 +35,7 @@ export const VIEWS: View[] = [
   { name: "samples", title: "Samples", inMenu: true, component: Samples },
   { name: "steps", title: "Steps", inMenu: true, component: Step },
   { name: "versions", title: "Lineage", inMenu: true, component: LineageView },
+  { name: "time", title: "Time machine", inMenu: true, component: TimeMachine },
   { name: "groups", title: "Group", inMenu: false, component: Group },
   { name: "rollouts", title: "Rollout", inMenu: false, component: Rollout },
 ];

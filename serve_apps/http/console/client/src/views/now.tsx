@@ -2,7 +2,8 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { getJson, runPath } from "../api";
-import type { Activity, Alarms, Checked, Decided, NowPage } from "../answers";
+import type { Activity, Alarms, Checked, NowPage } from "../answers";
+import { decisionColumns } from "../decisions";
 import { cell, figure, ofNano, visible } from "../format";
 import { to } from "../links";
 import { type Column, Copied, Facts, Loading, Source, Table } from "../parts";
@@ -46,14 +47,6 @@ function activityColumns(now: number): Column<Activity>[] {
       ),
     },
   ];
-}
-
-/** The subject of a decision, as a link if it has a page. */
-function About({ run, decision }: { run: string; decision: Decided }) {
-  const { type, about } = decision;
-  const step = /^step (\d+)$/.exec(about);
-  if (step) return <a href={to(run, "steps", step[1])}>{about}</a>;
-  return type.startsWith("group.") ? <a href={to(run, "groups", about)}>{visible(about)}</a> : <>{visible(about)}</>;
 }
 
 function Finding({ run, finding }: { run: string; finding: Checked["findings"][number] }) {
@@ -136,17 +129,7 @@ function Latest({ run, page }: { run: string; page: NowPage }) {
   return (
     <>
       <h2>Latest decisions</h2>
-      <Table
-        rows={page.decisions}
-        label="latest decisions"
-        columns={[
-          { name: "UTC", of: (row) => ofNano(row.at) },
-          { name: "position", number: true, of: (row) => cell(row.position) },
-          { name: "event", of: (row) => row.type },
-          { name: "about", of: (row) => <About run={run} decision={row} /> },
-          { name: "reason", of: (row) => <span class="wraps">{visible(row.reason)}</span> },
-        ]}
-      />
+      <Table rows={page.decisions} columns={decisionColumns(run)} label="latest decisions" />
       <Source source={page.source} />
     </>
   );
