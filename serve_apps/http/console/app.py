@@ -26,10 +26,10 @@ from serve_apps.http.console.views import VIEWS
 from serve_apps.http.gateway.admission import Admission
 from serve_apps.http.gateway.refusals import answer, error_answers
 from serve_apps.http.gateway.settings import GatewaySettings
-from serve_apps.http.gateway.sources import Scope, Sources
+from serve_apps.http.gateway.sources import Scope, Tokens
 
 
-def console_app(source: RunSource, settings: GatewaySettings, sources: Sources | None = None) -> FastAPI:
+def console_app(source: RunSource, settings: GatewaySettings, sources: Tokens | None = None) -> FastAPI:
     """Return the app. sources: who may read, each with a token that has the right `view`; None: no token is needed."""
     runs = OpenRuns(source)
 

@@ -6,7 +6,7 @@ from fastapi import Request
 
 from schemas.errors import InvalidValue
 from serve_apps.http.gateway.refusals import Refused
-from serve_apps.http.gateway.sources import Scope, Sources
+from serve_apps.http.gateway.sources import Scope, Tokens
 from serve_apps.rates import Rates
 
 _NO_TOKEN = "no token: send the token of a source in the header `Authorization: Bearer <token>`"
@@ -14,9 +14,9 @@ _INVALID = "the token is not valid: it was revoked, or it is for another run. As
 
 
 class Admission:
-    """Checks tokens and rates. sources: of the run. rates: counts requests at this gateway."""
+    """Checks tokens and rates. sources: who may send requests. rates: counts requests at this gateway."""
 
-    def __init__(self, sources: Sources, rates: Rates | None = None) -> None:
+    def __init__(self, sources: Tokens, rates: Rates | None = None) -> None:
         self._sources, self._rates = sources, rates or Rates()
 
     def by_bearer(self, request: Request, scope: Scope | None = None) -> str:

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -65,6 +65,23 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Scopes and rate as text; empty if there is no limit."""
         may = [] if self.may is None else [" ".join(self.may)]
         return ", ".join(may if self.per_minute is None else [*may, f"{self.per_minute} requests a minute"])
+
+
+class Tokens(Protocol):
+    """Valid tokens."""
+
+    def admitted(self, token: str) -> tuple[str, Source] | None:
+        """Return the name and the rights of a token; None for no valid token."""
+
+
+class OneToken:
+    """One token in memory. name, may: of its holder."""
+
+    def __init__(self, token: str, name: str, may: Iterable[Scope]) -> None:
+        self._name, self._source = name, Source(_digest(token), tuple(may))
+
+    def admitted(self, token: str) -> tuple[str, Source] | None:
+        return (self._name, self._source) if hmac.compare_digest(self._source.sha256, _digest(token)) else None
 
 
 class Sources:

@@ -108,7 +108,7 @@ Flags may change settings that do not affect what is trained:
   --chunk-tokens, --chunk-seconds
   --keep-weights, --keep-weights-every, --keep-checkpoints, --keep-checkpoints-every
   --nats-url, --nats-creds, --nats-tls-*, --archive-seconds, --log-keep-steps, --ray-address, --otlp-endpoint
-  --trace-share, --plain, --use-tensorboard, --tb-*, --use-wandb, --wandb-*, --use-otlp, --log-*
+  --trace-share, --console-port, --plain, --use-tensorboard, --tb-*, --use-wandb, --wandb-*, --use-otlp, --log-*
 
 A running run is not touched. A finished run stays as it is, unless --num-rollout adds steps."""
     changed_data(parser)

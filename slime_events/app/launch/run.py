@@ -33,6 +33,7 @@ from slime_events.app.launch.gpu_preflight import Needs, check_count
 from slime_events.app.launch.launcher_presence import check_absent, present
 from slime_events.app.launch.log_server import LogServer
 from slime_events.app.launch.metrics_process import metrics_written
+from slime_events.app.launch.offered_console import console_offered
 from slime_events.app.launch.roles import CONDUCTOR, Roles, error_of, gpus_of_a_rank
 from slime_events.app.launch.run_announcement import announce_resume, announce_start
 from slime_events.app.launch.run_lock import holding
@@ -164,7 +165,10 @@ class Launch:
             arguments = self._progress, self._view, self._settings, self._folder
             try:
                 self._roles.start_all()
-                async with metrics_written(self._settings.metrics, self._folder, self._view.note):
+                async with (
+                    metrics_written(self._settings.metrics, self._folder, self._view.note),
+                    console_offered(self._settings.run.console_port, self._folder, self._view.note),
+                ):
                     await Supervisor(worker, self._roles, *arguments).watch()
             finally:
                 self._roles.let_go()

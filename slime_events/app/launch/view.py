@@ -104,7 +104,7 @@ class LiveView(View):
         sys.stdout, sys.stderr = map(safe_stream, (sys.stdout, sys.stderr))
 
     def note(self, text: str) -> None:
-        self._console.print(_text(text))
+        self._console.print(_text(text), soft_wrap=True)  # a line break within a URL would make it useless
 
     def step(self, line: StepLine, progress: Progress, steps: int) -> None:
         self.tick(progress, steps)

@@ -106,6 +106,16 @@ class RunSettings(Settings, frozen=True, kw_only=True):
             also=Later.RESUME,
         ),
     ] = OWNER
+    console_port: Annotated[
+        int | None,
+        doc(
+            "port of this machine at which a browser sees the run while it is on; 0: none; default: the first free one "
+            "from 8601",
+            least=0,
+            most=65535,
+            also=Later.RESUME,
+        ),
+    ] = None
     plain: Annotated[bool, doc("print a plain line per step even on a terminal", also=Later.RESUME)] = False
 
     @property

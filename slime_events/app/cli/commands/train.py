@@ -197,6 +197,7 @@ def where(folder: RunFolder, first: int) -> str:
     name = folder.named
     return "\n".join([
         f"the run's files are in {folder.path}: log, archive, weights, traces, process logs, summary.json",
+        f"  slime-events console {name}          pages over the run",
         f"  slime-events show {name}             the run, step by step",
         f"  slime-events show {name} --step {first}    the batch and result of a step",
         f"  slime-events show {name} --verify    check that the log folds to the final state of the run",

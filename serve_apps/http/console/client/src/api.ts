@@ -2,7 +2,14 @@
 import { signal } from "@preact/signals";
 import type { RunChange, TokenHead } from "./answers";
 
-/** Token of a console that listens beyond its own machine; empty on loopback. Kept for this tab alone. */
+// The address that a run prints ends in `#token=`. The token goes to the tab's storage, so that no link that is sent has it.
+const linked = new URLSearchParams(location.hash.slice(1)).get("token");
+if (linked) {
+  sessionStorage.setItem("token", linked);
+  history.replaceState(null, "", location.pathname + location.search);
+}
+
+/** Token of this reader; empty on a console that needs none. Kept for this tab alone. */
 export const token = signal(sessionStorage.getItem("token") ?? "");
 /** Whether the server refused the token. */
 export const needsToken = signal(false);

@@ -47,7 +47,7 @@ function TokenForm() {
   return (
     <form class="token" onSubmit={send}>
       <label>
-        This console needs a token: <code>slime-events console … --issue NAME</code> makes one.
+        This console needs a token. A run prints its console's address with one; for other consoles, <code>slime-events console … --issue NAME</code> makes one.
         <input name="token" type="password" autocomplete="off" autofocus />
       </label>
       <button>open</button>
