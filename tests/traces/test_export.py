@@ -162,6 +162,9 @@ def test_a_collector_that_is_away_is_one_error(
         [],
         ["--otlp", "http://localhost:1", "--out", "x"],
         ["--otlp", "localhost:4318"],
+        ["--out", "x", "--perfetto", "y"],
+        ["--perfetto", "x", "--share", "0.5"],
+        ["--perfetto", "nowhere/x"],
         ["--out", "x", "--share", "1.5"],
         ["--out", "x", "--from", "9", "--to", "8"],
         ["--out", "x", "--from", "soon"],
@@ -174,3 +177,19 @@ def test_impossible_arguments_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(InvalidValue):
         run_command(["trace", "export", url, *words])
     assert not Path("x").exists()
+
+
+def test_a_timeline_for_perfetto_has_the_intervals_that_end_in_the_stretch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = made.archived(tmp_path / "archives", records())
+    written = []
+    for words in ([], ["--from", "step:0", "--to", "step:1"]):
+        out = tmp_path / "timeline.json"
+        assert run_command(["trace", "export", url, "--perfetto", str(out), "--json", *words]) == 0
+        counted = json.loads(capsys.readouterr().out)
+        events = [event for event in json.loads(out.read_text())["traceEvents"] if event["ph"] != "M"]
+        assert counted["intervals"] == len(events) > 0
+        assert all(counted["first"] <= event["args"]["position"] for event in events)
+        written.append(len(events))
+    assert written[1] < written[0]

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from schemas.doc import doc
 from schemas.errors import BadQuery
+from serve_apps.http.console.kept_lanes import KeptLanes
 from serve_apps.http.console.moments import Moments
 from serve_apps.http.console.run_source import RunSource
 from slime_events.analysis.query import Answer, RunTables, tables_of
@@ -53,6 +54,7 @@ class OpenRun:
 
     def __init__(self, opened: OpenedRun, tables: RunTables, argument: str) -> None:
         self.opened, self.argument, self.moments = opened, argument, Moments(opened)
+        self.lanes = KeptLanes(opened, tables)
         self._tables, self._lock = tables, asyncio.Lock()
         self._snapshot: Snapshot | None = None
         self._refreshing: asyncio.Task[Snapshot] | None = None

@@ -13,11 +13,15 @@ Seconds = npt.NDArray[np.float64]
 
 
 class Load:
-    """The number of intervals that cover a moment, as a step function of time. Empty intervals do not count."""
+    """The number of intervals that cover a moment, as a step function of time. Empty intervals do not count.
 
-    def __init__(self, intervals: Iterable[Interval]) -> None:
-        kept = [(begin, end) for begin, end in intervals if end > begin]
-        bounds = np.asarray(kept, np.float64).reshape(-1, 2)
+    intervals: pairs, or an array of them [n, 2].
+    """
+
+    def __init__(self, intervals: Iterable[Interval] | Seconds) -> None:
+        pairs = intervals if isinstance(intervals, np.ndarray) else list(intervals)
+        bounds = np.asarray(pairs, np.float64).reshape(-1, 2)
+        bounds = bounds[bounds[:, 1] > bounds[:, 0]]
         times = np.concatenate([bounds[:, 0], bounds[:, 1]])
         changes = np.concatenate([np.ones(len(bounds)), -np.ones(len(bounds))])
         order = np.argsort(times, kind="stable")

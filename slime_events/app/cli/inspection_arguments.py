@@ -133,7 +133,7 @@ def declare_trace(parser: CommandParser) -> None:
     """Declare the arguments of `trace`."""
     from slime_events.analysis.timetravel.log_position import FORMS
 
-    parser.usage = "slime-events trace export RUN (--otlp URL | --out FILE) [--from POS] [--to POS] [--share X]"
+    parser.usage = "slime-events trace export RUN (--otlp URL | --out FILE | --perfetto FILE) [--from POS] [--to POS]"
     parser.description = """\
 Send or write the spans of a run, or of a stretch of it, with the ids and times that the live processes gave them. RUN
 may be running, finished, or an archive. Each span is exported once, however often a receiver has already got it."""
@@ -141,6 +141,7 @@ may be running, finished, or an archive. Each span is exported once, however oft
     parser.add_run()
     option(parser, "--otlp URL", "OTLP/HTTP endpoint to send the spans to, as http://localhost:4318")
     option(parser, "--out FILE", "file to write the spans to, a JSON line each (docs/metrics.md)", Path)
+    option(parser, "--perfetto FILE", "file to write the console's timeline to, for https://ui.perfetto.dev", Path)
     option(parser, "--from POS", f"begin at this position [the first]: {FORMS}", dest="begin")
     option(parser, "--to POS", "end at this position [the last]", dest="end")
     option(parser, "--share X", "share of groups, 0 to 1, by the rule of --trace-share [1]", float, 1.0)

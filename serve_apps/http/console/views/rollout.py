@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from fastapi import APIRouter, Path, Response
 
 from schemas.doc import doc
+from serve_apps.http.console.frame import FRAME, framed
 from serve_apps.http.console.open_runs import OpenRuns
 from serve_apps.http.console.rows import literal
 from serve_apps.http.console.view import ROOT, AnswerSource, ConsoleView, RunName, answered, documented, show_source
@@ -21,8 +20,6 @@ from slime_events.analysis.views.read_records import read_sample_view
 from slime_events.analysis.views.sample import SampleView, Token
 
 SampleName = Annotated[str, Path(description="id of the sample, or a unique prefix of it")]
-TOKENS = "application/vnd.slime-events.tokens"
-"""Media type of `token_frame`."""
 NO_VERSION = -1
 
 
@@ -48,28 +45,21 @@ ARRAYS = {"tokens": "int32", "log_probs": "float32", "versions": "int32", "train
 
 
 def token_frame(sample: str, tokens: Sequence[Token], advantage: Advantage | None) -> bytes:
-    """Return tokens as bytes: the length of the head (uint32), the head as JSON, padded with spaces so that the arrays
-    begin at a multiple of 8, then each array, padded with zeros to a multiple of 8. All little-endian.
-    """
-    head = msgspec.json.encode(
-        TokenHead(
-            sample=sample,
-            n=len(tokens),
-            texts=tuple(token.text for token in tokens),
-            advantage=advantage,
-            arrays=ARRAYS,
-        )
+    """Return tokens as a frame."""
+    head = TokenHead(
+        sample=sample,
+        n=len(tokens),
+        texts=tuple(token.text for token in tokens),
+        advantage=advantage,
+        arrays=ARRAYS,
     )
-    head += b" " * (-(len(head) + 4) % 8)
-    versions = [NO_VERSION if token.version is None else token.version for token in tokens]
-    arrays: list[npt.NDArray[np.generic]] = [
-        np.array([token.token for token in tokens], "<i4"),
-        np.array([token.log_prob for token in tokens], "<f4"),
-        np.array(versions, "<i4"),
-        np.array([token.trained for token in tokens], "u1"),
-    ]
-    parts = [array.tobytes() for array in arrays]
-    return len(head).to_bytes(4, "little") + head + b"".join(part + bytes(-len(part) % 8) for part in parts)
+    columns: dict[str, Sequence[float]] = {
+        "tokens": [token.token for token in tokens],
+        "log_probs": [token.log_prob for token in tokens],
+        "versions": [NO_VERSION if token.version is None else token.version for token in tokens],
+        "trained": [token.trained for token in tokens],
+    }
+    return framed(head, {name: (kind, columns[name]) for name, kind in ARRAYS.items()})
 
 
 def _add(router: APIRouter, runs: OpenRuns) -> None:
@@ -87,7 +77,7 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
             siblings = tuple(rows["sample"].to_pylist())
             return answered(RolloutPage(sample=view, siblings=siblings, source=source))
 
-    tokens_of = documented(TokenHead, "Get a rollout's tokens: this head, then arrays, see `token_frame`")
+    tokens_of = documented(TokenHead, "Get a rollout's tokens: this head, then arrays, see `framed`")
 
     @router.get(f"{ROOT}/tokens/{{sample:path}}", **tokens_of)
     async def tokens(run: RunName, sample: SampleName) -> Response:
@@ -97,7 +87,7 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
             if view.step is not None and not view.removed:
                 answer = await lineage(opened.opened, LineageQuery(kind=Kind.SAMPLE, value=view.sample))
                 advantage = next((entry.advantage for entry in answer.samples if entry.sample == view.sample), None)
-            return Response(token_frame(view.sample, view.tokens, advantage), media_type=TOKENS)
+            return Response(token_frame(view.sample, view.tokens, advantage), media_type=FRAME)
 
 
 VIEW = ConsoleView("rollout", (RolloutPage, TokenHead), _add)

@@ -1,4 +1,4 @@
-"""`slime-events trace export`: send or write the spans of a past run."""
+"""`slime-events trace export`: send or write the spans of a past run, or its timeline for Perfetto."""
 
 import argparse
 import logging
@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from schemas.errors import InvalidValue
+from slime_events.analysis.lanes.chrome_trace import TimelineExport, chrome_trace
+from slime_events.analysis.lanes.lanes import Lanes, sql_between
+from slime_events.analysis.query import tables_of
 from slime_events.analysis.timetravel.log_position import parse_position
 from slime_events.analysis.timetravel.read_moment import open_timeline
 from slime_events.analysis.traces.export_spans import export_spans
@@ -19,14 +22,13 @@ from slime_events.model.json_values import plain
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """Export the spans and print how many."""
-    if bool(arguments.otlp) == bool(arguments.out):
-        raise InvalidValue("give --otlp URL to send the spans, or --out FILE to write them")
-    if not 0 <= arguments.share <= 1:
-        raise InvalidValue(f"--share is {arguments.share:g}: it must be from 0 to 1")
+    """Export the spans, or the timeline, and print how much."""
+    _check(arguments)
     to = str(arguments.otlp or arguments.out)
     async with open_run(arguments.run, arguments.runs_dir) as opened:
         first, last = await _stretch(opened, arguments.begin, arguments.end)
+        if arguments.perfetto:
+            return await _write_timeline(opened, arguments, first, last)
         with _exporter(arguments, opened.run) as exporter:
             exported = await export_spans(opened.log, exporter, to, first=first, last=last, share=arguments.share)
     if arguments.json:
@@ -35,6 +37,37 @@ async def run(arguments: argparse.Namespace) -> int:
         print(
             f"{exported.spans:,} spans of {exported.traces:,} traces, from positions {exported.first:,} to "
             f"{exported.last:,} of run {exported.run}, are in {to}"
+        )
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise InvalidValue for arguments that cannot be together."""
+    if sum(map(bool, (arguments.otlp, arguments.out, arguments.perfetto))) != 1:
+        raise InvalidValue(
+            "give one of --otlp URL to send the spans, --out FILE to write them, and --perfetto FILE to write the "
+            "timeline"
+        )
+    if not 0 <= arguments.share <= 1:
+        raise InvalidValue(f"--share is {arguments.share:g}: it must be from 0 to 1")
+    if arguments.perfetto and arguments.share < 1:
+        raise InvalidValue("--share chooses spans: --perfetto writes the timeline, which has no traces. Leave it out.")
+
+
+async def _write_timeline(opened: OpenedRun, arguments: argparse.Namespace, first: int, last: int | None) -> int:
+    """Write the intervals that end in a stretch of the log, and print how many."""
+    async with tables_of(opened) as tables:
+        table = (await tables.sql(sql_between(first, last))).arrow()
+    lanes = Lanes.of(table)
+    with new_file(arguments.perfetto) as file:
+        file.writelines(chrome_trace(lanes, opened.run, 0.0, lanes.length))
+    written = TimelineExport(run=opened.run, first=first, last=last, intervals=len(table), lanes=len(lanes.every))
+    if arguments.json:
+        sys.stdout.write(json_text(plain(written)))
+    else:
+        print(
+            f"{written.intervals:,} intervals in {written.lanes} lanes of run {opened.run} are in "
+            f"{arguments.perfetto}. Open it at https://ui.perfetto.dev"
         )
     return 0
 

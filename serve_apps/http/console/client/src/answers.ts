@@ -599,6 +599,18 @@ export interface GroupView {
   version: number | null;
 }
 
+/** A time in which a worker had no work. */
+export interface Idle {
+  /** index of its lane */
+  lane: number;
+  /** its begin [s] */
+  start: number;
+  /** its end [s] */
+  end: number;
+  /** what it waited for, in words */
+  waited_for: string;
+}
+
 /** A value of both runs: a setting, or something that a part of a step was computed from. */
 export interface Input {
   /** name of the value */
@@ -627,6 +639,24 @@ export interface JoinedRun {
 
 /** Part of a step that differs, in the order in which one follows from another. */
 export type Kind = "batch" | "decision" | "digest" | "gradient_norm" | "prompt" | "reward" | "tokens";
+
+/** A lane. */
+export interface LaneHead {
+  /** role of its worker, or `waiting` */
+  role: string;
+  /** worker, or the kind of wait */
+  name: string;
+  /** name for people */
+  title: string;
+  /** most intervals at once in the whole run */
+  depth: number;
+  /** number of its intervals in the window */
+  intervals: number;
+  /** time of the window with at least one interval [s] */
+  busy: number;
+  /** whether its intervals are merged to cells */
+  dense: boolean;
+}
 
 /** A figure by step. */
 export interface Line {
@@ -1371,6 +1401,34 @@ export type StopReason = "abort" | "length" | "stop";
 
 /** Why a rollout is suspended. */
 export type SuspendReason = "shutdown" | "stale" | "step_boundary";
+
+/** The head of a timeline's frame. Times are seconds since the origin. */
+export interface TimelineHead {
+  /** UTC of the first start [us] */
+  origin: number;
+  /** end of the last interval [s] */
+  length: number;
+  /** begin of the window [s] */
+  begin: number;
+  /** end of the window [s] */
+  end: number;
+  /** number of cells of a lane */
+  parts: number;
+  /** kinds of work */
+  works: string[];
+  /** lanes, from the top */
+  lanes: LaneHead[];
+  /** sample of each bar; empty if it has none */
+  samples: string[];
+  /** group of each bar; empty if it has none */
+  groups: string[];
+  /** the longest idle times of engines, graders and trainer */
+  idle: Idle[];
+  /** arrays after the head, in order: name to type and length */
+  arrays: Record<string, [string, number]>;
+  /** query for the intervals of the window */
+  source: AnswerSource;
+}
 
 /** Durations within a rollout. */
 export interface Timings {

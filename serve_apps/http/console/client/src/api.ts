@@ -1,6 +1,6 @@
 // Requests to the server. Everything that it answers is data: views put it into text nodes.
 import { signal } from "@preact/signals";
-import type { RunChange, TokenHead } from "./answers";
+import type { RunChange, TimelineHead, TokenHead } from "./answers";
 
 // The address that a run prints ends in `#token=`. The token goes to the tab's storage, so that no link that is sent has it.
 const linked = new URLSearchParams(location.hash.slice(1)).get("token");
@@ -54,24 +54,57 @@ export interface Tokens {
   trained: Uint8Array;
 }
 
-/** Reads a token frame: see `token_frame` at the server. */
-export async function getTokens(run: string, sample: string, signal?: AbortSignal): Promise<Tokens> {
-  const bytes = await (await get(runPath(run, "tokens", sample), signal)).arrayBuffer();
+const ARRAYS = { int32: Int32Array, float32: Float32Array, float64: Float64Array, uint8: Uint8Array, uint16: Uint16Array };
+type Arrays = Record<string, Int32Array | Float32Array | Float64Array | Uint8Array | Uint16Array>;
+
+/** Reads a frame: see `framed` at the server. `shape` gives type and length of each array, by the head. */
+async function getFrame<Head>(path: string, shape: (head: Head) => [string, [string, number]][], signal?: AbortSignal): Promise<{ head: Head; arrays: Arrays }> {
+  const bytes = await (await get(path, signal)).arrayBuffer();
   const length = new DataView(bytes).getUint32(0, true);
-  const head: TokenHead = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 4, length)));
+  const head: Head = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 4, length)));
+  const arrays: Arrays = {};
   let at = 4 + length;
-  const place = (size: number): number => {
-    const begin = at;
-    at += Math.ceil((size * head.n) / 8) * 8;
-    return begin;
-  };
-  return {
-    head,
-    ids: new Int32Array(bytes, place(4), head.n),
-    logProbs: new Float32Array(bytes, place(4), head.n),
-    versions: new Int32Array(bytes, place(4), head.n),
-    trained: new Uint8Array(bytes, place(1), head.n),
-  };
+  for (const [name, [kind, count]] of shape(head)) {
+    const array = new ARRAYS[kind as keyof typeof ARRAYS](bytes, at, count);
+    arrays[name] = array;
+    at += Math.ceil(array.byteLength / 8) * 8;
+  }
+  return { head, arrays };
+}
+
+export async function getTokens(run: string, sample: string, signal?: AbortSignal): Promise<Tokens> {
+  const shape = (head: TokenHead) => Object.entries(head.arrays).map(([name, kind]): [string, [string, number]] => [name, [kind, head.n]]);
+  const { head, arrays } = await getFrame(runPath(run, "tokens", sample), shape, signal);
+  const { tokens, log_probs, versions, trained } = arrays;
+  return { head, ids: tokens as Int32Array, logProbs: log_probs as Float32Array, versions: versions as Int32Array, trained: trained as Uint8Array };
+}
+
+export interface Frame {
+  head: TimelineHead;
+  bar_lane: Uint16Array;
+  bar_track: Uint16Array;
+  bar_work: Uint8Array;
+  bar_start: Float64Array;
+  bar_end: Float64Array;
+  bar_version: Int32Array;
+  bar_step: Int32Array;
+  cell_lane: Uint16Array;
+  cell_at: Uint16Array;
+  cell_work: Uint8Array;
+  cell_mean: Float32Array;
+}
+
+export async function getTimeline(run: string, query: URLSearchParams, signal?: AbortSignal): Promise<Frame> {
+  const shape = (head: TimelineHead) => Object.entries(head.arrays) as [string, [string, number]][];
+  const { head, arrays } = await getFrame(`${runPath(run, "timeline")}?${query}`, shape, signal);
+  return { head, ...arrays } as unknown as Frame;
+}
+
+/** Saves an answer as a file. A link cannot: it sends no token. */
+export async function save(path: string, name: string): Promise<void> {
+  const url = URL.createObjectURL(await (await get(path)).blob());
+  Object.assign(document.createElement("a"), { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
 /** Calls `changed` for each change of a run until it has ended. A stream that breaks is opened again. */

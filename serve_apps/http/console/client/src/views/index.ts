@@ -10,6 +10,7 @@ import { Runs } from "./runs";
 import { Samples } from "./samples";
 import { Step } from "./step";
 import { TimeMachine } from "./time";
+import { Timeline } from "./timeline";
 
 /** What the router gives a view: the run and the id in the URL. */
 export interface Shown {
@@ -31,6 +32,7 @@ export const PAGES: { path: string; component: ComponentType }[] = [
 ];
 export const VIEWS: View[] = [
   { name: "now", title: "Now", inMenu: true, component: Now },
+  { name: "timeline", title: "Timeline", inMenu: true, component: Timeline },
   { name: "metrics", title: "Metrics", inMenu: true, component: Metrics },
   { name: "samples", title: "Samples", inMenu: true, component: Samples },
   { name: "steps", title: "Steps", inMenu: true, component: Step },

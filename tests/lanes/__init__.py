@@ -1,0 +1,1 @@
+"""Tests of the lanes of a timeline."""
