@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
 import httpx
@@ -10,6 +11,7 @@ import pytest_asyncio
 
 from schemas.event import Event
 from schemas.groups import RejectionCause
+from serve_apps.http.console.wire import MOST
 from tests import made
 from tests.console.served import Memory, client_of
 from tests.lineage.opened import opened
@@ -63,11 +65,18 @@ async def test_a_hostile_text_is_a_text(client: httpx.AsyncClient, number: int) 
     page = await client.get("/api/runs/r/samples", params={"filter": f"group_id:eq:g{number}"})
     found = await client.get("/api/runs/r/samples", params={"text": text[:100]})
     moment = await client.get("/api/runs/r/moment", params={"at": 6 + 5 * number, "other": 1})
-    answers = (group, rollout, page, found, moment)
+    prompt_at = 2 + 5 * number
+    request = await client.get(f"/api/runs/r/request/{prompt_at}/g{number}-s0")
+    answers = (group, rollout, page, found, moment, request)
     assert {answer.headers["content-type"] for answer in answers} == {"application/json"}
     decision = moment.json()["difference"]["decisions"][-1]
     assert (decision["about"], decision["reason"]) == (f"g{number}", f"filter: {text[:100]}: {text}")
     assert decision["figures"] == {text[:100]: 1.0}
+    sent = request.json()
+    if len(sent["text"]) == sent["length"]:
+        assert json.loads(sent["text"])["event"]["label"] == text
+    else:
+        assert len(sent["text"]) == MOST < sent["length"]
     prompt = group.json()["group"]["prompt"]
     assert (prompt["text"], prompt["label"], prompt["metadata"]) == (text, text, {text[:100]: text})
     assert rollout.json()["sample"]["text"] == text

@@ -10,14 +10,23 @@ import msgspec
 from fastapi import APIRouter, Path, Response
 
 from schemas.doc import doc
+from schemas.event import type_of
+from schemas.rewards import RewardAssigned
+from schemas.steps import StepCommitted
+from schemas.subjects import of_type
+from serve_apps.http.console.chunk_times import RolloutTimes, read_times
 from serve_apps.http.console.frame import FRAME, framed
-from serve_apps.http.console.open_runs import OpenRuns
+from serve_apps.http.console.open_runs import OpenRun, OpenRuns
 from serve_apps.http.console.rows import literal
 from serve_apps.http.console.view import ROOT, AnswerSource, ConsoleView, RunName, answered, documented, show_source
+from serve_apps.http.console.wire import WirePage, WireText, read_wire, read_wire_text
 from slime_events.analysis.lineage.lineage import Advantage, Kind, LineageQuery
 from slime_events.analysis.lineage.resolve import lineage
 from slime_events.analysis.views.read_records import read_sample_view
 from slime_events.analysis.views.sample import SampleView, Token
+from slime_events.core.tokens.trajectory import Fetch
+from slime_events.model.lookup import Lookup
+from storage.log import Readable
 
 SampleName = Annotated[str, Path(description="id of the sample, or a unique prefix of it")]
 NO_VERSION = -1
@@ -38,28 +47,47 @@ class TokenHead(msgspec.Struct, frozen=True, kw_only=True):
     n: Annotated[int, doc("number of response tokens")]
     texts: Annotated[tuple[str | None, ...], doc("text of each token [n]; None without a tokenizer")]
     advantage: Annotated[Advantage | None, doc("its advantage; None if it is not trained on, or unknown")]
+    step_gap: Annotated[
+        float | None,
+        doc(
+            "mean absolute difference of the trainer's and the engine's log-probs over its step [nats]: the step's "
+            "metric `train_rollout_logprob_abs_diff`, None without it. The log has no trainer's log-probs by token"
+        ),
+    ]
     arrays: Annotated[dict[str, str], doc("arrays after the head, in order: name to type, each with n elements")]
 
 
 ARRAYS = {"tokens": "int32", "log_probs": "float32", "versions": "int32", "trained": "uint8"}
+TEACHER = {"teacher": "float32"}
+"""The array that follows if the sample was graded with a teacher: its log-probs [nats]."""
+GAP = "train_rollout_logprob_abs_diff"
 
 
-def token_frame(sample: str, tokens: Sequence[Token], advantage: Advantage | None) -> bytes:
-    """Return tokens as a frame."""
+def token_frame(
+    sample: str,
+    tokens: Sequence[Token],
+    advantage: Advantage | None,
+    step_gap: float | None = None,
+    teacher: Sequence[float] | None = None,
+) -> bytes:
+    """Return tokens as a frame. teacher: a teacher's log-probs of the tokens, in their order."""
+    arrays = ARRAYS | (TEACHER if teacher is not None else {})
     head = TokenHead(
         sample=sample,
         n=len(tokens),
         texts=tuple(token.text for token in tokens),
         advantage=advantage,
-        arrays=ARRAYS,
+        step_gap=step_gap,
+        arrays=arrays,
     )
     columns: dict[str, Sequence[float]] = {
         "tokens": [token.token for token in tokens],
         "log_probs": [token.log_prob for token in tokens],
         "versions": [NO_VERSION if token.version is None else token.version for token in tokens],
         "trained": [token.trained for token in tokens],
+        "teacher": teacher or [],
     }
-    return framed(head, {name: (kind, columns[name]) for name, kind in ARRAYS.items()})
+    return framed(head, {name: (kind, columns[name]) for name, kind in arrays.items()})
 
 
 def _add(router: APIRouter, runs: OpenRuns) -> None:
@@ -87,7 +115,43 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
             if view.step is not None and not view.removed:
                 answer = await lineage(opened.opened, LineageQuery(kind=Kind.SAMPLE, value=view.sample))
                 advantage = next((entry.advantage for entry in answer.samples if entry.sample == view.sample), None)
-            return Response(token_frame(view.sample, view.tokens, advantage), media_type=FRAME)
+            step_gap = None if view.step is None else await _step_gap(opened.opened.log, view.step)
+            frame = token_frame(view.sample, view.tokens, advantage, step_gap, _teacher(view, opened.opened.fetch))
+            return Response(frame, media_type=FRAME)
+
+    @router.get(f"{ROOT}/times/{{sample:path}}", **documented(RolloutTimes, "Get the times of a rollout's tokens"))
+    async def times(run: RunName, sample: SampleName) -> Response:
+        async with runs.use(run) as opened:
+            return answered(await read_times(opened.opened.log, await _whole_id(opened, sample)))
+
+    @router.get(f"{ROOT}/requests/{{sample:path}}", **documented(WirePage, "List the requests behind a rollout"))
+    async def requests(run: RunName, sample: SampleName) -> Response:
+        async with runs.use(run) as opened:
+            return answered(await read_wire(opened.opened.log, await _whole_id(opened, sample)))
+
+    request_of = documented(WireText, "Get one of the requests behind a rollout, as it was sent")
+
+    @router.get(f"{ROOT}/request/{{position}}/{{sample:path}}", **request_of)
+    async def request(run: RunName, position: int, sample: SampleName) -> Response:
+        async with runs.use(run) as opened:
+            name = await _whole_id(opened, sample)
+            return answered(await read_wire_text(opened.opened.log, name, position, opened.opened.fetch))
 
 
-VIEW = ConsoleView("rollout", (RolloutPage, TokenHead), _add)
+async def _whole_id(opened: OpenRun, sample: str) -> str:
+    """Return the id of a sample by a unique prefix. Raises RunNotFound, which names the nearest ids."""
+    return (await Lookup(opened.opened.log).sample(sample)).sample
+
+
+async def _step_gap(log: Readable, step: int) -> float | None:
+    event = await log.last(of_type(log.run, type_of(StepCommitted), str(step)))
+    return event.envelope.event.metrics.get(GAP) if event and isinstance(event.envelope.event, StepCommitted) else None
+
+
+def _teacher(view: SampleView, fetch: Fetch) -> list[float] | None:
+    """Return a teacher's log-probs of a sample; None without them, or if they are not those of its tokens."""
+    array = view.reward.teacher_log_probs if isinstance(view.reward, RewardAssigned) else None
+    return fetch(array).tolist() if array is not None and array.n == len(view.tokens) else None
+
+
+VIEW = ConsoleView("rollout", (RolloutPage, TokenHead, RolloutTimes, WirePage, WireText), _add)

@@ -294,6 +294,16 @@ export interface CheckpointSaved {
   critic_digest: string;
 }
 
+/** Tokens that the log got at one time. */
+export interface Chunk {
+  /** index of the first response token */
+  start: number;
+  /** index after the last response token */
+  end: number;
+  /** UTC of the event [ns] */
+  at: number;
+}
+
 /** The last weights that two runs share, under their version number in each run. */
 export interface CommonVersion {
   /** Version in this run. */
@@ -1128,6 +1138,20 @@ export interface RolloutSuspended {
   engine: string;
 }
 
+/** Times of a rollout. */
+export interface RolloutTimes {
+  /** id of the sample */
+  sample: string;
+  /** UTC of its first request [ns]; None if the log has none */
+  requested_at: number | null;
+  /** UTC at which its engine began [ns]: the end of its one attempt, less the seconds of generation; None if it had several attempts, or the log does not have them */
+  begun_at: number | null;
+  /** number of turns; with turns, the log has the whole response in one chunk */
+  turns: number;
+  /** chunks with tokens, in order, without a gap */
+  chunks: Chunk[];
+}
+
 /** Why an agent's turn extends no other turn of its session. `first`: it is the session's first. `repeat`: it repeats the request of a root. `compaction`, `rewrite`: its messages were shortened or changed. `subagent`: it belongs to another conversation, with other tools, template arguments or system message. `drift`: the model's template gave other tokens than the recorded ones. */
 export type RootReason = "compaction" | "drift" | "first" | "repeat" | "rewrite" | "subagent";
 
@@ -1464,6 +1488,8 @@ export interface TokenHead {
   texts: (string | null)[];
   /** its advantage; None if it is not trained on, or unknown */
   advantage: Advantage | null;
+  /** mean absolute difference of the trainer's and the engine's log-probs over its step [nats]: the step's metric `train_rollout_logprob_abs_diff`, None without it. The log has no trainer's log-probs by token */
+  step_gap: number | null;
   /** arrays after the head, in order: name to type, each with n elements */
   arrays: Record<string, string>;
 }
@@ -1762,4 +1788,40 @@ export interface WeightsPublished {
   kind: WeightsKind;
   /** User's functions that saw the files before: sha256 (hex) of the source by the setting that names it. */
   functions: Record<string, string>;
+}
+
+/** The requests behind a rollout. */
+export interface WirePage {
+  /** id of the requested sample */
+  sample: string;
+  /** the requests, in the order of the log */
+  requests: WireRequest[];
+}
+
+/** A request. */
+export interface WireRequest {
+  /** position of the event that holds it */
+  position: number;
+  /** UTC of the event [ns]; an agent's turn is recorded when it has ended */
+  at: number;
+  /** type of the event */
+  type: string;
+  /** worker that appended it */
+  producer: string;
+  /** turn of an agent that it asked for; None for other requests */
+  turn: number | null;
+  /** attempt of the rollout; None for other requests */
+  attempt: number | null;
+  /** API of an agent's request; empty for other requests */
+  dialect: string;
+  /** User-Agent of an agent; empty for other requests */
+  client: string;
+}
+
+/** One request as it was sent. */
+export interface WireText {
+  /** body of an agent's request, with bytes outside UTF-8 as \xNN; or the event as JSON, in full */
+  text: string;
+  /** length of the whole [characters]; `text` may be its beginning */
+  length: number;
 }

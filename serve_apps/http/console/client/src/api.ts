@@ -52,6 +52,8 @@ export interface Tokens {
   logProbs: Float32Array;
   versions: Int32Array;
   trained: Uint8Array;
+  /** A teacher's log-probs [nats]; null unless the sample was graded with one. */
+  teacher: Float32Array | null;
 }
 
 const ARRAYS = { int32: Int32Array, float32: Float32Array, float64: Float64Array, uint8: Uint8Array, uint16: Uint16Array };
@@ -75,8 +77,15 @@ async function getFrame<Head>(path: string, shape: (head: Head) => [string, [str
 export async function getTokens(run: string, sample: string, signal?: AbortSignal): Promise<Tokens> {
   const shape = (head: TokenHead) => Object.entries(head.arrays).map(([name, kind]): [string, [string, number]] => [name, [kind, head.n]]);
   const { head, arrays } = await getFrame(runPath(run, "tokens", sample), shape, signal);
-  const { tokens, log_probs, versions, trained } = arrays;
-  return { head, ids: tokens as Int32Array, logProbs: log_probs as Float32Array, versions: versions as Int32Array, trained: trained as Uint8Array };
+  const { tokens, log_probs, versions, trained, teacher } = arrays;
+  return {
+    head,
+    ids: tokens as Int32Array,
+    logProbs: log_probs as Float32Array,
+    versions: versions as Int32Array,
+    trained: trained as Uint8Array,
+    teacher: (teacher as Float32Array | undefined) ?? null,
+  };
 }
 
 export interface Frame {

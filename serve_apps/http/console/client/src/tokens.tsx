@@ -8,6 +8,8 @@ import { VirtualRows } from "./virtual";
 const ROW = 64;
 /** A log-prob from which a token has the strongest colour [nats]. */
 const LOW = -6;
+/** A difference of two log-probs from which a token has the strongest colour [nats]. */
+const WIDE = 2;
 
 interface Overlay {
   title: string;
@@ -27,11 +29,34 @@ function advantage({ head, trained }: Tokens, at: number): number | null {
   return known && known.first === known.last ? (trained[at] ? known.first : 0) : null;
 }
 
+/** Log-prob of the teacher less that of the engine [nats]; null without either. */
+function teacherGap({ teacher, versions, logProbs }: Tokens, at: number): number | null {
+  return teacher && versions[at] >= 0 ? teacher[at] - logProbs[at] : null;
+}
+
 export const OVERLAYS = {
   log_prob: {
     title: "log-prob",
     of: ({ logProbs, versions }, at) => (versions[at] < 0 ? "" : shade("low", logProbs[at] / LOW)),
     legend: () => `log-prob at generation: no colour is 0, the strongest ${LOW} nats or less`,
+  },
+  gap: {
+    title: "trainer-engine gap",
+    of: () => "",
+    legend: ({ head }) =>
+      "The log has no log-prob of the trainer by token, so no token is coloured. " +
+      (head.step_gap === null
+        ? "Its step has no mean either: it is not trained on, or the trainer computed none."
+        : `Mean absolute difference over its step: ${figure(head.step_gap)} nats (train_rollout_logprob_abs_diff).`),
+  },
+  teacher: {
+    title: "teacher-engine gap",
+    of: (tokens, at) => {
+      const value = teacherGap(tokens, at) ?? 0;
+      return shade(value < 0 ? "minus" : "plus", Math.abs(value) / WIDE);
+    },
+    legend: ({ teacher }) =>
+      teacher ? `log-prob of the teacher less that of the engine: the strongest colour is ${WIDE} nats` : "The log has no teacher's log-probs of this sample.",
   },
   advantage: {
     title: "advantage",
@@ -70,6 +95,7 @@ function shown(text: string | null, id: number): string {
 function About({ tokens, at }: { tokens: Tokens; at: number | null }) {
   if (at === null) return <p class="about quiet">Point at a token, or move with the arrow keys, to see its figures.</p>;
   const value = advantage(tokens, at);
+  const apart = teacherGap(tokens, at);
   const facts = [
     `token ${at}`,
     `id ${tokens.ids[at]}`,
@@ -77,11 +103,13 @@ function About({ tokens, at }: { tokens: Tokens; at: number | null }) {
     tokens.versions[at] < 0 ? "no engine" : `v${tokens.versions[at]}, log-prob ${figure(tokens.logProbs[at])}`,
     tokens.trained[at] ? "trained on" : "not trained on",
     ...(value === null ? [] : [`advantage ${figure(value)}`]),
+    ...(apart === null ? [] : [`teacher less engine ${figure(apart)}`]),
   ];
   return <p class="about">{facts.join(" · ")}</p>;
 }
 
-export function TokenList({ tokens, overlay }: { tokens: Tokens; overlay: OverlayName }) {
+/** shown: number of tokens that have appeared in a replay; the others keep their places. */
+export function TokenList({ tokens, overlay, shown: upTo }: { tokens: Tokens; overlay: OverlayName; shown: number }) {
   const [at, setAt] = useState<number | null>(null);
   const { of, legend } = OVERLAYS[overlay];
   const point = (event: Event) => {
@@ -101,7 +129,7 @@ export function TokenList({ tokens, overlay }: { tokens: Tokens; overlay: Overla
       <p class="tokens" dir="ltr">
         {Array.from({ length: count }, (_, offset) => {
           const here = begin + offset;
-          const chosen = here === at ? " chosen" : "";
+          const chosen = (here === at ? " chosen" : "") + (here < upTo ? "" : " later");
           return <span key={here} data-at={here} class={of(tokens, here) + chosen}>{shown(tokens.head.texts[here], tokens.ids[here])}</span>;
         })}
       </p>

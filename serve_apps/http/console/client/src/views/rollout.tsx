@@ -5,8 +5,10 @@ import type { RolloutPage, SampleView, Turn } from "../answers";
 import { cell, figure, json, ofNano, visible } from "../format";
 import { to } from "../links";
 import { Facts, Loading, Source, Text } from "../parts";
+import { Replayed } from "../replay";
 import { OVERLAYS, type OverlayName, TokenList } from "../tokens";
 import { growth, useLoaded } from "../use";
+import { Wire } from "../wire";
 import type { Shown } from "./index";
 
 function TurnPart({ turn, depth }: { turn: Turn; depth: number }) {
@@ -107,9 +109,16 @@ export function Rollout({ run = "", id = "" }: Shown) {
                   {Object.entries(OVERLAYS).map(([name, { title }]) => <option key={name} value={name}>by {title}</option>)}
                 </select>
               </h2>
-              <Loading of={tokens}>{(value: Tokens) => <TokenList tokens={value} overlay={overlay} />}</Loading>
+              <Loading of={tokens}>
+                {(value: Tokens) => (
+                  <Replayed key={`${run} ${id}`} run={run} sample={sample.sample} count={value.head.n}>
+                    {(shown) => <TokenList tokens={value} overlay={overlay} shown={shown} />}
+                  </Replayed>
+                )}
+              </Loading>
             </section>
           </div>
+          <Wire key={`${run} ${id}`} run={run} sample={sample.sample} />
           <Source source={source} />
         </>
       )}
