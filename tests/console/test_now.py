@@ -155,3 +155,15 @@ async def test_a_log_without_events_is_refused() -> None:
     run = made.opened(MemoryLog("r"), (await opened.small()).settings)
     async with client_of(Memory({"r": run})) as client:
         assert (await client.get("/api/runs/r/now")).status_code == 404
+
+
+async def test_each_alarm_and_each_evidence_can_be_opened(client: httpx.AsyncClient) -> None:
+    alarms = await get(client, f"{URL}/alarms")
+    assert [checked["name"] for checked in alarms["detectors"]] == [detector.name for detector in ALARMS]
+    for checked in alarms["detectors"]:
+        page = await get(client, f"{URL}/query", sql=checked["sql"])
+        rows = [dict(zip(page["names"], row, strict=True)) for row in zip(*page["columns"], strict=True)]
+        assert len(rows) == len(checked["findings"])
+        assert page["source"]["sql"] == checked["sql"]
+    for evidence in (OPEN, UNGRADED, PROMPTS, SEALED, STEPS, DECIDED):
+        assert (await get(client, f"{URL}/query", sql=evidence))["is_whole"]

@@ -63,12 +63,12 @@ async def test_alarms_and_tables_at_once_have_each_row_once(monkeypatch: pytest.
     monkeypatch.setattr(open_runs, "REST", -1.0)  # no pause
     source = await small()
     async with OpenRuns(source) as runs, runs.use(RUN) as run:
-        inspected, _ = await asyncio.gather(run.inspected(), run.refreshed())
+        inspected, _ = await asyncio.gather(run.inspected(is_on=False), run.refreshed())
         assert inspected.inspection.graded == 10
         log = source.runs[RUN].log
         assert isinstance(log, MemoryLog)
         await made.say(log, made.submitted("new"), made.requested("new-s0"))
-        await asyncio.gather(run.inspected(), run.refreshed())
+        await asyncio.gather(run.inspected(is_on=False), run.refreshed())
         _, rows = await run.rows("SELECT count(*) AS n, count(DISTINCT sample) AS different FROM samples")
     assert rows.to_pylist() == [{"n": 11, "different": 11}]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slime_events.analysis.query.database import event_tables_of, parts_of_detector
 from slime_events.analysis.query.detectors import ALARMS, DETECTORS
 from slime_events.analysis.query.detectors.detector import Severity
-from tests.inspection.planted import GROUPS, SAMPLES, STEPS, Plant, Row, answers, found
+from tests.inspection.planted import GROUPS, SAMPLES, STEPS, Clock, Plant, Row, answers, found
 
 PHRASE = "as an honest expert"
 LATE = STEPS // 2
@@ -111,6 +111,43 @@ def test_a_failing_grader_and_a_gap_of_log_probs() -> None:
     assert (finding["gap"], finding["last_step"]) == (0.25, STEPS - 1)
 
 
+LAST = STEPS - 1
+END = 12.0 * STEPS
+"""Time of the last commit of a run without waits [s]."""
+
+
+def idle(clock: Clock, at: float = 0.0) -> list[Row]:
+    """Findings about the trainer's waits. at: the time now [s]; 0: the end of the log."""
+    query = f"FROM idle_trainer(at_seconds := {at})"
+    return found(answers(), only="idle_trainer", clock=clock, query=query).get("idle_trainer", [])
+
+
+def test_a_trainer_that_waits_longer_than_usual() -> None:
+    (over,) = idle(Clock({LAST: 300}))
+    assert (over["step"], over["wait"], over["seconds"], over["usual_seconds"]) == (LAST, "over", 310, 10)
+    (lasts,) = idle(Clock(wanted=STEPS + 1), at=END + 90)
+    assert (lasts["step"], lasts["wait"], lasts["seconds"]) == (STEPS, "lasts", 90)
+    assert lasts["since"] == f"1970-01-01 00:{END // 60:02.0f}:{END % 60:02.0f}"
+
+
+@pytest.mark.parametrize(
+    ("clock", "at"),
+    [
+        (Clock({LAST - 1: 300}), 0),  # the trainer works again
+        (Clock(dict.fromkeys(range(STEPS), 300)), 0),  # that is usual here
+        (Clock({LAST: 45}), 0),  # shorter than a minute
+        (Clock({LAST: 300}, resumed={LAST: 301}), 0),  # engines were not there
+        (Clock({LAST: 300}, evaluated={LAST: 301}), 0),  # they made an evaluation
+        (Clock(wanted=STEPS + 1), END + 45),
+        (Clock(wanted=STEPS + 1), 0),  # the log does not say that it lasts
+        (Clock(wanted=STEPS), END + 9000),  # all steps are trained
+        (Clock(wanted=STEPS + 1, finished=True), END + 9000),
+    ],
+)
+def test_a_trainer_whose_wait_has_a_reason(clock: Clock, at: float) -> None:
+    assert idle(clock, at) == []
+
+
 def test_signs_that_flip_under_a_second_grader() -> None:
     rows = answers(one_trick)
     second = {row["sample"]: 1 - row["reward"] if row["index"] == 0 else row["reward"] for row in rows}
@@ -183,7 +220,9 @@ def test_the_registry_is_whole() -> None:
     assert len(set(names)) == len(names)
     assert {d.name for d in ALARMS} == {d.name for d in DETECTORS if d.severity is Severity.ALARM}
     for detector in DETECTORS:
-        assert event_tables_of(detector.sql) == parts_of_detector(detector)
+        assert (
+            event_tables_of(detector.sql()) == event_tables_of(detector.sql(is_on=True)) == parts_of_detector(detector)
+        )
         assert detector.columns[-1].name == "samples"
         threshold: Any = detector.parameters[0]
         assert event_tables_of(f"FROM {detector.name}({threshold.name} := {threshold.default + 1})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator
 from typing import Annotated, NamedTuple, Self
@@ -29,6 +30,8 @@ IDLE_S = 60.0
 """Seconds without a request after which a run is closed, and with it a server that was started to read its log."""
 REST = 3.0
 """Pause between two computations of the tables, as a multiple of the last one: at most a quarter of the time."""
+STILL_S = 20.0
+"""Seconds between two looks for alarms in a run that is on, while its log does not grow: a wait gets longer."""
 QUERY_S = 10.0
 """Seconds that a query may take."""
 
@@ -46,6 +49,7 @@ class Inspected(NamedTuple):
 
     inspection: Annotated[Inspection, doc("the detectors of alarms, with their findings")]
     position: Annotated[int, doc("the log's last position when they were run")]
+    is_on: Annotated[bool, doc("whether the run was on")]
     next_at: Annotated[float, doc("monotonic time before which they are not run again [s]")]
 
 
@@ -59,7 +63,7 @@ class OpenRun:
         self._snapshot: Snapshot | None = None
         self._refreshing: asyncio.Task[Snapshot] | None = None
         self._inspected: Inspected | None = None
-        self._inspecting = asyncio.Lock()
+        self._inspecting, self._asking = asyncio.Lock(), asyncio.Lock()
 
     async def rows(self, sql: str) -> tuple[int, pa.Table]:
         """Return the position of the tables and the rows of one SELECT over them.
@@ -68,15 +72,17 @@ class OpenRun:
         """
         select = one_select(sql)
         snapshot = await self.snapshot()
-        cursor = snapshot.connection.cursor()
-        reading = asyncio.create_task(asyncio.to_thread(lambda: _read(cursor, select)))
-        done, _ = await asyncio.wait([reading], timeout=QUERY_S)
-        if not done:
-            cursor.interrupt()
-            await asyncio.wait([reading])
-            reading.exception()
-            raise BadQuery(f"the query took longer than {QUERY_S:.0f} s: use slime-events query for it")
-        return snapshot.position, reading.result()
+        return snapshot.position, await _within_limit(snapshot.connection.cursor(), select)
+
+    async def any_rows(self, sql: str, most: int) -> tuple[int, pa.Table]:
+        """Return the position of the log and the first rows of one SELECT over all tables and detectors, as
+        `slime-events query` gives them. Raises as `rows`.
+        """
+        select = one_select(sql)
+        position = await self.opened.log.position()
+        async with self._asking:  # each query loads its own tables
+            connection = await self._tables.connection(select)
+            return position, await _within_limit(connection, f"SELECT * FROM (\n{select}\n) LIMIT {most}")
 
     async def snapshot(self) -> Snapshot:
         """Return the tables. If they are older than the log, new ones are computed meanwhile for later requests."""
@@ -102,21 +108,37 @@ class OpenRun:
             self._snapshot = snapshot._replace(next_at=now + taken * (1 + REST))
             return self._snapshot
 
-    async def inspected(self) -> Inspected:
-        """Return the alarms. They are looked for again if the log has grown, but at most a quarter of the time."""
+    async def inspected(self, *, is_on: bool) -> Inspected:
+        """Return the alarms. They are looked for again if the log has grown, and while the run is on every STILL_S
+        seconds, but at most a quarter of the time.
+        """
         async with self._inspecting:
             kept, now = self._inspected, time.monotonic()
             position = await self.opened.log.position()
-            if kept is None or (position != kept.position and now >= kept.next_at):
-                inspection = await inspect(self._tables, self.opened.run, self.opened.where, ALARMS)
+            grown = kept is None or position != kept.position or is_on != kept.is_on
+            if kept is None or now >= kept.next_at + (0.0 if grown else STILL_S if is_on else math.inf):
+                where = self.opened.run, self.opened.where
+                inspection = await inspect(self._tables, *where, ALARMS, is_on=is_on)
                 ended = time.monotonic()
-                kept = self._inspected = Inspected(inspection, position, ended + (ended - now) * REST)
+                kept = self._inspected = Inspected(inspection, position, is_on, ended + (ended - now) * REST)
             return kept
 
     async def close(self) -> None:
         """End a computation that is in progress."""
         if self._refreshing is not None:
             await end_all(self._refreshing)
+
+
+async def _within_limit(connection: duckdb.DuckDBPyConnection, select: str) -> pa.Table:
+    """Return the rows of a query. Raises BadQuery, also if it takes longer than QUERY_S."""
+    reading = asyncio.create_task(asyncio.to_thread(lambda: _read(connection, select)))
+    done, _ = await asyncio.wait([reading], timeout=QUERY_S)
+    if not done:
+        connection.interrupt()
+        await asyncio.wait([reading])
+        reading.exception()
+        raise BadQuery(f"the query took longer than {QUERY_S:.0f} s: use slime-events query for it")
+    return reading.result()
 
 
 def _read(cursor: duckdb.DuckDBPyConnection, select: str) -> pa.Table:

@@ -46,21 +46,29 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def inspect(
-    tables: RunTables, run: str, where: str, detectors: Sequence[Detector], second_rewards: pa.Table = NO_REWARDS
+    tables: RunTables,
+    run: str,
+    where: str,
+    detectors: Sequence[Detector],
+    second_rewards: pa.Table = NO_REWARDS,
+    *,
+    is_on: bool = False,
 ) -> Inspection:
-    """Run detectors over the tables of a run. Raises BadQuery, RunNotFound, and the log's errors."""
+    """Run detectors over the tables of a run. is_on: whether it is on. Raises BadQuery, RunNotFound, and the log's
+    errors.
+    """
     ((graded, first, last),) = (await tables.sql("SELECT count(*), min(step), max(step) FROM graded")).rows()
     checked = [
         Checked(
             name=detector.name,
             severity=detector.severity,
             finds=detector.finds,
-            sql=detector.sql,
+            sql=detector.sql(is_on=is_on),
             compares_graders=detector.needs_second_grader,
             parameters={parameter.name: parameter.default for parameter in detector.parameters},
             findings=tuple(findings.to_pylist()),
         )
-        for detector, findings in await tables.findings(detectors, second_rewards)
+        for detector, findings in await tables.findings(detectors, second_rewards, is_on=is_on)
     ]
     return Inspection(
         run=run,

@@ -40,22 +40,28 @@ class RunTables:
         log's errors.
         """
         select = one_select(query)
-        names = await asyncio.to_thread(event_tables_of, select)
-        connection = await asyncio.to_thread(database, await self._loaded(names), names)
+        connection = await self.connection(select)
         with query_errors():
             return Answer(connection.sql(select))
 
+    async def connection(self, select: str) -> duckdb.DuckDBPyConnection:
+        """Return a new database with the tables that one SELECT needs. Raises as `sql`."""
+        names = await asyncio.to_thread(event_tables_of, select)
+        return await asyncio.to_thread(database, await self._loaded(names), names)
+
     async def findings(
-        self, detectors: Sequence[Detector], second_rewards: pa.Table = NO_REWARDS
+        self, detectors: Sequence[Detector], second_rewards: pa.Table = NO_REWARDS, *, is_on: bool = False
     ) -> list[tuple[Detector, pa.Table]]:
-        """Return the findings of each detector, in one database. second_rewards: see `NO_REWARDS`. Raises as `sql`."""
+        """Return the findings of each detector, in one database. second_rewards: see `NO_REWARDS`. is_on: whether the
+        run is on. Raises as `sql`.
+        """
         names = frozenset[str]().union(*map(parts_of_detector, detectors))
         loaded = await self._loaded(names)
 
         def detect() -> list[tuple[Detector, pa.Table]]:
             connection = database(loaded, names, second_rewards, stored=[GRADED.name])
             with query_errors():
-                return [(detector, Answer(connection.sql(detector.sql)).arrow()) for detector in detectors]
+                return [(detector, Answer(connection.sql(detector.sql(is_on=is_on))).arrow()) for detector in detectors]
 
         return await asyncio.to_thread(detect)
 

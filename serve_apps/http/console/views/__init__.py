@@ -8,6 +8,7 @@ from serve_apps.http.console.views import (
     metrics,
     moment,
     now,
+    query,
     rollout,
     runs,
     samples,
@@ -26,5 +27,6 @@ VIEWS: tuple[ConsoleView, ...] = (
     step.VIEW,
     lineage.VIEW,
     moment.VIEW,
+    query.VIEW,
     compare.VIEW,
 )

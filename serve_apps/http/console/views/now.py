@@ -104,7 +104,8 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
     @router.get(f"{ROOT}/alarms", **documented(Alarms, "Get the alarms"))
     async def alarms(run: RunName) -> Response:
         async with runs.use(run) as opened:
-            inspected = await opened.inspected()
+            status = await status_reader(runs.source)(opened.opened)
+            inspected = await opened.inspected(is_on=status is RunStatus.RUNNING)
             command = f"slime-events inspect {opened.argument} --alarms"
             return answered(
                 Alarms(

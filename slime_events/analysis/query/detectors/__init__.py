@@ -15,9 +15,11 @@ from slime_events.analysis.query.detectors.rewards import (
     FAILING_GRADER,
     REWARD_COLLAPSE,
 )
+from slime_events.analysis.query.detectors.waits import IDLE_TRAINER
 
 DETECTORS: tuple[Detector, ...] = (
     *(EQUAL_REWARDS, CONSTANT_GRADER, REWARD_COLLAPSE, LENGTH_EXPLOSION, FAILING_GRADER, LOG_PROB_GAP),
+    IDLE_TRAINER,
     *(LENGTH_PAYS, PHRASES_ROSE, ONE_TRICK, SAME_ANSWER, SAME_IN_GROUP, REPETITION, TEXT_AFTER_ANSWER),
     *(SIGN_FLIPS, REWARD_LOST),
 )

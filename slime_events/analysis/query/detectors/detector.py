@@ -43,10 +43,10 @@ class Detector(NamedTuple):
         """Whether it compares the recorded rewards with those of a second grader."""
         return SECOND_REWARDS in self.reads
 
-    @property
-    def sql(self) -> str:
-        """Query for all findings."""
-        return f"FROM {self.name}()"
+    def sql(self, *, is_on: bool = False) -> str:
+        """Return the query for all findings. is_on: whether the run is on, so that a wait may last until now."""
+        until_now = is_on and any(parameter.name == NOW for parameter in self.parameters)
+        return f"FROM {self.name}({f'{NOW} := epoch(now())' if until_now else ''})"
 
     @property
     def macro(self) -> str:
@@ -57,6 +57,8 @@ class Detector(NamedTuple):
         return f"CREATE MACRO {self.name}({arguments}) AS TABLE ({query})"
 
 
+NOW = "at_seconds"
+"""Parameter of detectors for which time counts: UTC in seconds since 1970; 0: the end of the log."""
 MOST = 20
 """Most findings of one detector."""
 SECOND_REWARDS = "second_rewards"

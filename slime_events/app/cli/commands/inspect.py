@@ -18,6 +18,7 @@ from slime_events.analysis.rescore.change import make_change
 from slime_events.analysis.rescore.rescore import rescore
 from slime_events.app.cli.render.inspect_text import detectors_text, inspection_text
 from slime_events.app.cli.render.text import json_text
+from slime_events.app.launch.run_status import is_launched
 from slime_events.core.config.nearest import did_you_mean
 from slime_events.core.config.reach import check_reach
 from slime_events.core.run.run_reader import OpenedRun, open_run
@@ -40,7 +41,8 @@ async def run(arguments: argparse.Namespace) -> int:
             rewards = await _graded_again(opened, arguments.flags)
         elif arguments.changes:
             rewards = await _recorded(tables, arguments.changes)
-        inspection = await inspect(tables, opened.run, opened.where, detectors, rewards)
+        is_on = opened.folder is not None and await is_launched(opened.folder, opened.log)
+        inspection = await inspect(tables, opened.run, opened.where, detectors, rewards, is_on=is_on)
     if arguments.json:
         sys.stdout.write(json_text(plain(inspection)))
     else:

@@ -1020,6 +1020,18 @@ export interface PromptSubmitted {
 /** Use of a prompt and its rollouts. `call`: a generation that a rollout function or an agent requested. */
 export type Purpose = "call" | "eval" | "train";
 
+/** Rows of a query. */
+export interface QueryPage {
+  /** names of the columns, in order */
+  names: string[];
+  /** an array per column [rows]; lists and maps as JSON, long texts shortened */
+  columns: ((string | number | boolean | null)[])[];
+  /** whether these are all rows */
+  is_whole: boolean;
+  /** query and command for it */
+  source: AnswerSource;
+}
+
 /** The recorded group whose rollouts a prompt reuses. The prompt's source names the group. */
 export interface Recalled {
   /** Run that recorded the rollouts. */

@@ -5,6 +5,7 @@ import { Group } from "./group";
 import { LineageView } from "./lineage";
 import { Metrics } from "./metrics";
 import { Now } from "./now";
+import { Query } from "./query";
 import { Rollout } from "./rollout";
 import { Runs } from "./runs";
 import { Samples } from "./samples";
@@ -38,6 +39,7 @@ export const VIEWS: View[] = [
   { name: "steps", title: "Steps", inMenu: true, component: Step },
   { name: "versions", title: "Lineage", inMenu: true, component: LineageView },
   { name: "time", title: "Time machine", inMenu: true, component: TimeMachine },
+  { name: "query", title: "Query", inMenu: true, component: Query },
   { name: "groups", title: "Group", inMenu: false, component: Group },
   { name: "rollouts", title: "Rollout", inMenu: false, component: Rollout },
 ];

@@ -10,6 +10,8 @@ import { type Column, Copied, Facts, Loading, Source, Table } from "../parts";
 import { growth, useLoaded } from "../use";
 import type { Shown } from "./index";
 
+const LOOK_MS = 30_000;
+
 /** A duration in words: `12.1 s`, `3 min 20 s`. */
 function lasting(nanoseconds: number): string {
   const seconds = Math.max(0, nanoseconds * 1e-9);
@@ -31,7 +33,18 @@ function useAge(page: NowPage): number {
   return age;
 }
 
-function activityColumns(now: number): Column<Activity>[] {
+/** Number of looks for alarms so far, one in LOOK_MS: in a run that is on, a wait gets longer without any event. */
+function useLooks(isOn: boolean): number {
+  const [looks, setLooks] = useState(0);
+  useEffect(() => {
+    if (!isOn) return;
+    const timer = setInterval(() => setLooks((before) => before + 1), LOOK_MS);
+    return () => clearInterval(timer);
+  }, [isOn]);
+  return looks;
+}
+
+function activityColumns(run: string, now: number): Column<Activity>[] {
   return [
     { name: "who", of: (row) => visible(row.who) },
     { name: "does", of: (row) => <span class={row.waits ? "quiet" : ""}>{visible(row.does)}</span> },
@@ -43,10 +56,15 @@ function activityColumns(now: number): Column<Activity>[] {
         <details>
           <summary>SQL</summary>
           <pre class="evidence" tabIndex={0}>{visible(row.evidence)}</pre>
+          <OpenQuery run={run} sql={row.evidence} />
         </details>
       ),
     },
   ];
+}
+
+function OpenQuery({ run, sql }: { run: string; sql: string }) {
+  return <a href={to(run, "query", "", { sql })}>open its rows</a>;
 }
 
 function Finding({ run, finding }: { run: string; finding: Checked["findings"][number] }) {
@@ -67,6 +85,7 @@ function Alarm({ run, alarm }: { run: string; alarm: Checked }) {
       <p>{visible(finds)}</p>
       {findings.map((finding, at) => <Finding key={at} run={run} finding={finding} />)}
       <Copied title="SQL" text={sql} />
+      <OpenQuery run={run} sql={sql} />
     </article>
   );
 }
@@ -88,7 +107,7 @@ function AlarmList({ run, alarms }: { run: string; alarms: Alarms }) {
           columns={[
             { name: "detector", of: (row) => row.name.replaceAll("_", " ") },
             { name: "finds", of: (row) => <span class="wraps">{visible(row.finds)}</span> },
-            { name: "SQL", of: (row) => <code>{row.sql}</code> },
+            { name: "SQL", of: (row) => <a href={to(run, "query", "", { sql: row.sql })}><code>{row.sql}</code></a> },
           ]}
         />
         <Copied title="command" text={alarms.command} />
@@ -120,7 +139,7 @@ function State({ run, page }: { run: string; page: NowPage }) {
         ]}
       />
       {page.activities.length > 0 && <h2>Who does what</h2>}
-      {page.activities.length > 0 && <Table rows={page.activities} columns={activityColumns(now)} label="who does what" />}
+      {page.activities.length > 0 && <Table rows={page.activities} columns={activityColumns(run, now)} label="who does what" />}
     </>
   );
 }
@@ -137,7 +156,7 @@ function Latest({ run, page }: { run: string; page: NowPage }) {
 
 export function Now({ run = "" }: Shown) {
   const page = useLoaded(`now ${run} ${growth()}`, (stop) => getJson<NowPage>(runPath(run, "now"), stop));
-  const alarms = useLoaded(`alarms ${run} ${growth()}`, (stop) => getJson<Alarms>(runPath(run, "alarms"), stop));
+  const alarms = useLoaded(`alarms ${run} ${growth()} ${useLooks(page.value?.status === "running")}`, (stop) => getJson<Alarms>(runPath(run, "alarms"), stop));
   return (
     <Loading of={page}>
       {(state) => (
