@@ -67,7 +67,8 @@ async def test_a_hostile_text_is_a_text(client: httpx.AsyncClient, number: int) 
     moment = await client.get("/api/runs/r/moment", params={"at": 6 + 5 * number, "other": 1})
     prompt_at = 2 + 5 * number
     request = await client.get(f"/api/runs/r/request/{prompt_at}/g{number}-s0")
-    answers = (group, rollout, page, found, moment, request)
+    trial = await client.get(f"/api/runs/r/filters/check_reward_nonzero_std/g{number}")
+    answers = (group, rollout, page, found, moment, request, trial)
     assert {answer.headers["content-type"] for answer in answers} == {"application/json"}
     decision = moment.json()["difference"]["decisions"][-1]
     assert (decision["about"], decision["reason"]) == (f"g{number}", f"filter: {text[:100]}: {text}")

@@ -14,6 +14,9 @@ from schemas.errors import BadQuery
 from serve_apps.http.console.rows import Order, condition, literal
 from serve_apps.http.console.views.samples import ORDERS, chosen
 from slime_events.analysis.query import tables_of
+from slime_events.analysis.rescore.filter_trial import NAMES, NONE
+from slime_events.plugins.filters.dynamic_sampling import FILTERS
+from slime_events.plugins.loader import load_function
 from tests.cli.small_run import ENGINE, GROUPS, REJECTED, RUN
 from tests.console.served import URL, get
 from tests.lineage import opened
@@ -117,6 +120,21 @@ async def test_a_group_with_its_decision(client: httpx.AsyncClient) -> None:
     assert shlex.split(answer["source"]["command"]) == ["slime-events", "show", RUN, "--group", REJECTED]
 
 
+@pytest.mark.parametrize("name", NAMES)
+async def test_another_filter_on_a_group(client: httpx.AsyncClient, name: str) -> None:
+    for group in (REJECTED, GROUPS[3]):
+        assert (await get(client, f"{URL}/groups/{group}"))["filters"] == list(NAMES)
+        answer = await get(client, f"{URL}/filters/{name}/{group}")
+        rejects = group == REJECTED and name != NONE
+        assert (answer["trial"]["filter"], answer["trial"]["accepted"]) == (name, not rejects)
+        if name == NONE:
+            assert answer["command"] is None
+        else:
+            command = shlex.split(answer["command"])
+            assert command[:4] == ["slime-events", "rescore", RUN, "--dynamic-sampling-filter-path"]
+            assert load_function(command[4]) is FILTERS[name]
+
+
 async def test_a_step_with_its_batch(client: httpx.AsyncClient) -> None:
     listed = await get(client, f"{URL}/steps")
     assert listed["columns"]["step"] == [0, 1]
@@ -173,6 +191,14 @@ async def test_changes_end_with_the_run(client: httpx.AsyncClient) -> None:
         ("/assets/index.html", {}, 404),
         (f"{URL}/groups/none", {}, 404),
         (f"{URL}/groups/a/b'--", {}, 404),
+        (f"{URL}/filters/none/none", {}, 404),
+        (f"{URL}/filters/os:system/{REJECTED}", {}, 400),
+        (f"{URL}/filters/os.system/{REJECTED}", {}, 400),
+        (f"{URL}/filters/keep.py:keep/{REJECTED}", {}, 400),
+        (f"{URL}/filters/slime_events.plugins.filters.dynamic_sampling:MIN_STD/{REJECTED}", {}, 400),
+        (f"{URL}/filters/{'x' * 101}/{REJECTED}", {}, 422),
+        (f"{URL}/times/none-s0", {}, 404),
+        (f"{URL}/requests/none-s0", {}, 404),
         (f"{URL}/rollouts/none-s0", {}, 404),
         (f"{URL}/tokens/none-s0", {}, 404),
         (f"{URL}/steps/7", {}, 404),

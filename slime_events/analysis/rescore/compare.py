@@ -172,7 +172,7 @@ class Comparison:
 
     def group(self, group: Group, grades: Sequence[Grade] | None) -> None:
         """Take in a decided group, or an evaluation's. grades: one per sample; None: as recorded."""
-        grades = [_recorded_grade(sample) for sample in group.samples.values()] if grades is None else grades
+        grades = [recorded_grade(sample) for sample in group.samples.values()] if grades is None else grades
         prompt = prompt_of(group)
         if is_evaluation(group):
             key = prompt.dataset, prompt.version or 0
@@ -183,7 +183,7 @@ class Comparison:
         if credited is not group:
             by_sample = dict(zip(group.samples, grades, strict=True))
             grades = [
-                by_sample[name] if name in by_sample else _recorded_grade(sample)
+                by_sample[name] if name in by_sample else recorded_grade(sample)
                 for name, sample in credited.samples.items()
             ]
         before, after = recorded_verdict(group), verdict_on(credited, grades, self.judge)
@@ -313,7 +313,8 @@ class Comparison:
         self.evaluations.append(Evaluation(event.dataset, event.version, event.mean, after))
 
 
-def _recorded_grade(sample: Sample) -> Grade:
+def recorded_grade(sample: Sample) -> Grade:
+    """Return the reward of a sample as recorded, or the failure of its grading."""
     event = None if sample.reward is None else sample.reward.event
     if isinstance(event, RewardFailed):
         return failure(event.kind, event.message)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slime_events.plugins.filters.base_types import DynamicFilterOutput
-from slime_events.plugins.filters.decide import Member, group_std, rewards_of
+from slime_events.plugins.filters.decide import Filter, Member, group_std, rewards_of
 
 MIN_STD = 1e-6
 
@@ -29,3 +29,9 @@ def check_reward_nonzero_std_with_fallback(
     output = check_reward_nonzero_std(args, samples, **kwargs)
     output.keep_when_insufficient = True
     return output
+
+
+FILTERS: Mapping[str, Filter] = {
+    function.__name__: function for function in (check_reward_nonzero_std, check_reward_nonzero_std_with_fallback)
+}
+"""Our own filters, by name."""

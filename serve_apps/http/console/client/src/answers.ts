@@ -536,6 +536,22 @@ export type FailureKind = "aborted" | "agent" | "engine" | "invalid" | "too_long
 /** Whether a state is equal to the committed state, bit for bit. */
 export type Fidelity = "approximate" | "exact";
 
+/** The verdict of another filter on a group, with the rewards as recorded. */
+export interface FilterTrial {
+  /** name of the filter */
+  filter: string;
+  /** the group would be trained on */
+  accepted: boolean;
+  /** reason that the filter gives, or why the group is rejected without it */
+  reason: string | null;
+  /** the recorded decision was the opposite */
+  differs: boolean;
+  /** it was rejected whatever a filter decides: a rollout failed, or it was too stale */
+  beyond: boolean;
+  /** the filter drops the group only while others fill the step: then it decides as recorded */
+  fallback: boolean;
+}
+
 /** Open groups that differ. */
 export interface GroupChanges {
   /** groups that are open at the later moment alone: stage there by id */
@@ -550,6 +566,8 @@ export interface GroupChanges {
 export interface GroupPage {
   /** the group */
   group: GroupView;
+  /** filters that can be tried on it; empty if the group has no decision */
+  filters: string[];
   /** command and query for it */
   source: AnswerSource;
 }
@@ -1629,6 +1647,14 @@ export interface TrainerRestored {
   seconds: number;
   /** sha256 (hex) of the critic state that training continues with; empty if none was committed. */
   critic_digest: string;
+}
+
+/** Another filter on a group. */
+export interface TriedFilter {
+  /** the decision that it would have given */
+  trial: FilterTrial;
+  /** command that tries it on all groups, for a shell; None for `none`, which no command tries */
+  command: string | null;
 }
 
 /** A turn that has ended. Only an agent's turn has the fields from `dialect` on. */

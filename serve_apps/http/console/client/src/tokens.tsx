@@ -88,7 +88,7 @@ export const OVERLAYS = {
 } satisfies Record<string, Overlay>;
 export type OverlayName = keyof typeof OVERLAYS;
 
-function shown(text: string | null, id: number): string {
+export function shown(text: string | null, id: number): string {
   return text === null ? `#${id}` : visible(text).replace(/\n/g, "⏎\n") || "∅";
 }
 
