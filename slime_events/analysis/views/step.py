@@ -8,6 +8,7 @@ import msgspec
 
 from schemas.doc import doc
 from schemas.groups import GroupAccepted
+from schemas.ids import group_of
 from schemas.prompts import Label
 from schemas.rollouts import StopReason, spans_text
 from schemas.steps import StepCommitted
@@ -27,6 +28,7 @@ class BatchSample(msgspec.Struct, frozen=True, kw_only=True):
     """A sample of the batch."""
 
     sample: Annotated[str, doc("id of the sample")]
+    group: Annotated[str, doc("id of its group")]
     reward: Annotated[float, doc("reward as graded")]
     normalised: Annotated[float, doc("reward that is trained on")]
     length: Annotated[int, doc("response length [tokens]")]
@@ -85,6 +87,7 @@ def _sample(name: str, raw: float, reward: float, sample: Sample | None) -> Batc
     done = sample.completed.event if sample and sample.completed else None
     return BatchSample(
         sample=name,
+        group=sample.group if sample else group_of(name),
         reward=raw,
         normalised=reward,
         length=sample.length if sample else 0,

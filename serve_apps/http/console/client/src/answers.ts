@@ -200,6 +200,8 @@ export interface BatchGroup {
 export interface BatchSample {
   /** id of the sample */
   sample: string;
+  /** id of its group */
+  group: string;
   /** reward as graded */
   reward: number;
   /** reward that is trained on */

@@ -71,9 +71,9 @@ function Lines({ facet, pick }: Bars) {
   return (
     <div class="lines">
       {facet.bars.map((bar) => (
-        <button key={String(bar.low)} onClick={() => pick(bar)} aria-label={`${facet.column} ${cell(bar.low)}: ${bar.count} samples`}>
+        <button key={String(bar.low)} onClick={() => pick(bar)}>
           <span class="fill" style={{ width: `${(100 * bar.count) / most}%` }} />
-          <span class="name">{cell(bar.low)}</span>
+          <span class="name">{cell(bar.low)}</span>{" "}
           <span class="count">{cell(bar.count)}</span>
         </button>
       ))}

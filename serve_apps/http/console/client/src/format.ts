@@ -2,11 +2,11 @@
 export type Cell = string | number | boolean | null | undefined;
 
 /** Characters that a text may hide or turn itself with: shown by their code point, never as what they do. */
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\u{e0000}-\u{e007f}]/gu;
 
 /** A text without invisible control characters: each becomes ⟦U+202E⟧. Line ends and tabs stay. */
 export function visible(text: string): string {
-  return text.toWellFormed().replace(HIDDEN, (c) => `⟦U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟧`);
+  return text.toWellFormed().replace(HIDDEN, (c) => `⟦U+${c.codePointAt(0)!.toString(16).toUpperCase().padStart(4, "0")}⟧`);
 }
 
 export function cell(value: Cell): string {

@@ -1,7 +1,9 @@
 // The console: a bar with the views of a run, and the view of the URL.
 import { render } from "preact";
 import { LocationProvider, Route, Router, useLocation } from "preact-iso";
+import { useEffect, useRef } from "preact/hooks";
 import { needsToken, setToken } from "./api";
+import { visible } from "./format";
 import { to } from "./links";
 import { theme, switchTheme } from "./theme";
 import { change, useFollowed } from "./use";
@@ -14,11 +16,12 @@ function Bar() {
   const [, , name, shown] = path.split("/");
   const run = name ? decodeURIComponent(name) : undefined;
   useFollowed(run);
+  useArrival();
   const state = change.value;
   return (
     <header>
       <a href="/" class="home">slime-events</a>
-      {run && <strong>{run}</strong>}
+      {run && <strong>{visible(run)}</strong>}
       {run && (
         <nav aria-label="views">
           {VIEWS.filter((view) => view.inMenu).map((view) => (
@@ -37,6 +40,20 @@ function Bar() {
       </button>
     </header>
   );
+}
+
+/** Names the page by its view, and moves the focus to a view of another path: the link that led there is gone, and Tab
+ *  would begin anywhere. */
+function useArrival(): void {
+  const { path } = useLocation();
+  const before = useRef(path);
+  useEffect(() => {
+    if (before.current !== path) document.getElementById("view")?.focus({ preventScroll: true });
+    before.current = path;
+    const [, , run, name, id] = path.split("/").map(decodeURIComponent);
+    const view = VIEWS.find((one) => one.name === name)?.title;
+    document.title = [view && id ? `${view} ${id}` : view, run, "slime-events"].filter(Boolean).map((part) => visible(part!)).join(" · ");
+  }, [path]);
 }
 
 function TokenForm() {
@@ -82,4 +99,10 @@ function App() {
   );
 }
 
+try {
+  decodeURIComponent(location.pathname);
+} catch {
+  // the router would throw too: a path whose percent signs stand for nothing is shown as it was typed
+  history.replaceState(null, "", location.pathname.replaceAll("%", "%25") + location.search);
+}
 render(<App />, document.getElementById("page")!);

@@ -43,7 +43,7 @@ export function Facts({ of }: { of: [string, ComponentChildren][] }) {
     <dl class="facts">
       {of.map(([name, value]) => (
         <div key={name}>
-          <dt>{name}</dt>
+          <dt>{visible(name)}</dt>
           <dd>{typeof value === "number" || value === null || value === undefined ? cell(value as Cell) : value}</dd>
         </div>
       ))}

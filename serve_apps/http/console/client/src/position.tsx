@@ -33,7 +33,7 @@ export function PositionSlider({ label, value, end, commits, onMove }: Slider) {
     move(next);
   };
   const button = (text: string, name: string, next: number | undefined) => (
-    <button aria-label={`${label}: ${name}`} title={name} disabled={next === undefined || next < 1 || next > end} onClick={() => move(next!)}>{text}</button>
+    <button aria-label={`${text}, ${label}: ${name}`} title={name} disabled={next === undefined || next < 1 || next > end} onClick={() => move(next!)}>{text}</button>
   );
   return (
     <div class="position">

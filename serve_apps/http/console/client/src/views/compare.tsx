@@ -23,7 +23,7 @@ function inputColumns(head: string): Column<Input>[] {
     { name: head, of: (row) => visible(row.name) },
     { name: "A", of: side("a") },
     { name: "B", of: side("b") },
-    { name: "", of: (row) => (row.a === row.b ? <span class="quiet">equal</span> : <strong>differs</strong>) },
+    { name: "same", of: (row) => (row.a === row.b ? <span class="quiet">equal</span> : <strong>differs</strong>) },
   ];
 }
 
@@ -148,7 +148,7 @@ function Both({ page }: { page: ComparePage }) {
         rows={runs}
         label="runs"
         columns={[
-          { name: "", of: ([side]) => side },
+          { name: "side", of: ([side]) => side },
           { name: "run", of: ([, run]) => <a href={to(run.run, "metrics")}>{visible(run.run)}</a> },
           { name: "steps", of: ([, run]) => stepsOf(run) },
           { name: "log position", number: true, of: ([, , position]) => cell(position) },
@@ -213,7 +213,8 @@ export function Compare() {
   return (
     <>
       <h1>Compare two runs</h1>
-      <Loading of={list}>{({ runs }) => <Choice names={runs.map(({ run }) => run)} a={a} b={b} />}</Loading>
+      <Choice names={list.value?.runs.map(({ run }) => run) ?? []} a={a} b={b} />
+      {list.error && <p class="error" role="alert">{visible(list.error)}</p>}
       {a && b ? <Compared key={`${a} ${b}`} a={a} b={b} /> : <p class="quiet">Choose two of the served runs.</p>}
     </>
   );

@@ -71,7 +71,7 @@ function Verdict({ decision }: { decision: Decision }) {
         ["decision", <strong>{decision.accepted ? "accepted" : `rejected: ${decision.cause}`}</strong>],
         ["reason", cell(decision.reason)],
         ["filter", visible(decision.filter)],
-        ["figures", figures.join(", ") || "–"],
+        ["figures", visible(figures.join(", ")) || "–"],
         ["decided, UTC", ofNano(decision.at)],
       ]}
     />

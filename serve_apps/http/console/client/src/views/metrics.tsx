@@ -4,6 +4,7 @@ import { useMemo } from "preact/hooks";
 import { getJson, runPath } from "../api";
 import type { Band, Line, Metrics as Answer } from "../answers";
 import { Chart, type Curve } from "../chart";
+import { visible } from "../format";
 import { to } from "../links";
 import { Loading, Source } from "../parts";
 import { growth, useLoaded } from "../use";
@@ -29,8 +30,8 @@ function BandChart({ band, x, open }: { band: Band; x: number[]; open: (at: numb
 }
 
 function LineChart({ line, x, open }: { line: Line; x: number[]; open: (at: number) => void }) {
-  const curves = useMemo(() => [{ label: line.name, values: line.values, colour: "first", kind: "line" as const }], [line]);
-  return <Chart title={line.unit ? `${line.name} [${line.unit}]` : line.name} x={x} curves={curves} onPick={open} />;
+  const curves = useMemo(() => [{ label: visible(line.name), values: line.values, colour: "first", kind: "line" as const }], [line]);
+  return <Chart title={visible(line.unit ? `${line.name} [${line.unit}]` : line.name)} x={x} curves={curves} onPick={open} />;
 }
 
 export function Metrics({ run = "" }: Shown) {

@@ -138,8 +138,12 @@ function State({ run, page }: { run: string; page: NowPage }) {
           ["workers", visible(Object.entries(page.workers).map(([worker, role]) => (worker === role ? role : `${worker} (${role})`)).join(", ")) || "–"],
         ]}
       />
-      {page.activities.length > 0 && <h2>Who does what</h2>}
-      {page.activities.length > 0 && <Table rows={page.activities} columns={activityColumns(run, now)} label="who does what" />}
+      {(page.activities.length > 0 || page.status === "running") && (
+        <section class="activities" aria-label="activities">
+          <h2>Who does what</h2>
+          <Table rows={page.activities} columns={activityColumns(run, now)} label="who does what" />
+        </section>
+      )}
     </>
   );
 }

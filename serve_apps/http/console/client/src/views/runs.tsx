@@ -12,7 +12,7 @@ const COLUMNS: Column<ListedRun>[] = [
   { name: "steps", number: true, of: (row) => cell(row.steps) },
   { name: "of", number: true, of: (row) => cell(row.target) },
   { name: "last event, UTC", of: (row) => moment(row.at) },
-  { name: "", of: (row) => <span class="quiet">{visible(row.reason)}</span> },
+  { name: "reason", of: (row) => <span class="quiet">{visible(row.reason)}</span> },
 ];
 
 export function Runs() {

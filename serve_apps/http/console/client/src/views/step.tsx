@@ -10,6 +10,7 @@ import type { Shown } from "./index";
 function columnsOf(run: string, whole: number): Column<BatchSample>[] {
   return [
     { name: "sample", of: (row) => <a href={to(run, "rollouts", row.sample)}>{visible(row.sample)}</a> },
+    { name: "group", of: (row) => <a href={to(run, "groups", row.group)}>{visible(row.group)}</a> },
     { name: "reward", number: true, of: (row) => cell(row.reward) },
     { name: "normalised", number: true, of: (row) => cell(row.normalised) },
     { name: "tokens", number: true, of: (row) => cell(row.length) },
@@ -29,7 +30,7 @@ function Trained({ run, step }: { run: string; step: StepView }) {
         of={[
           ["committed, UTC", ofNano(step.committed_at)],
           ["version", <a href={to(run, "versions", String(step.version))}>{step.version}</a>],
-          ["trainer's time [s]", seconds.join(", ")],
+          ["trainer's time [s]", visible(seconds.join(", "))],
           ["weights", <code>{done.weights_digest}</code>],
           ["optimizer", <code>{done.optimizer_digest}</code>],
         ]}
