@@ -18,6 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("schemas", "storage", "slime_events", "actors", "serve_apps")
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs")
+OTHERS = frozenset({"__pycache__", "node_modules"})
+"""Folders whose files are not of this repository."""
 
 OPENERS = re.compile(r"(Of|As|With|By|What|How|Those|Both|The same|Where|Whose|In the place)\b")
 """A docstring that begins with one of these continues its name in place of being a sentence."""
@@ -89,7 +91,7 @@ def files(paths: Sequence[Path]) -> list[Path]:
     return [
         path
         for path in every
-        if path.suffix in (".py", ".md") and "__pycache__" not in path.parts and path != Path(__file__)
+        if path.suffix in (".py", ".md") and not OTHERS & {*path.parts} and path != Path(__file__)
     ]
 
 
