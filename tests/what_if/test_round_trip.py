@@ -187,3 +187,11 @@ def test_the_json_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert view["seen"]["step_seconds"] == pytest.approx(view["own"]["step_seconds"], rel=0.03)
     assert run_command(["what-if", url, "--max-staleness", "1"]) == 0
     assert "--max-staleness 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("changes", [{"rm_workers": 2}, {"rollout_num_engines": 2}])
+def test_a_number_of_processes_that_was_not_seen_is_named(changes: dict[str, int]) -> None:
+    view = predicted(world(), **{name: [1, value] for name, value in changes.items()})
+    (prediction,) = view.predictions
+    (sentence,) = (sentence for sentence in prediction.beyond if "1 were seen" in sentence)
+    assert sentence.startswith("2 ")

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from slime_events.analysis.what_if.answers import Answer, AnsweredGroup, Pools
 from slime_events.analysis.what_if.delays import Delays
 from slime_events.analysis.what_if.engine_speed import EngineSpeed
+from slime_events.analysis.what_if.grader_speed import GraderSpeed
 from slime_events.analysis.what_if.measurements import Measurements
 from slime_events.analysis.what_if.trainer_speed import TrainerSpeed
 from slime_events.core.config.settings import TrainSettings
@@ -47,10 +48,13 @@ def group(*lengths: int, prompt: int = 5, rewards: Sequence[float] = (), kept: b
     return AnsweredGroup(prompt=prompt, answers=answers, kept=kept)
 
 
+GRADER = GraderSpeed(processes=1, gradings=1, busiest=1.0)
+
+
 def measurements(training: Pools, of: TrainSettings | None = None, steps: int = 8, **fields: Any) -> Measurements:
     """Return what was measured of a run. By default nothing takes time but tokens and steps."""
     of = of or settings()
-    plain: dict[str, Any] = {"engines": speed(), "trainer": trainer(), "delays": NOTHING, "gradings": 1}
+    plain: dict[str, Any] = {"engines": speed(), "trainer": trainer(), "delays": NOTHING, "graders": GRADER}
     return Measurements(settings=of, steps=steps, training=training, evaluations={}, **(plain | fields))
 
 

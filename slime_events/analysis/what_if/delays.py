@@ -11,8 +11,9 @@ import numpy as np
 
 from schemas.doc import doc
 from slime_events.analysis.what_if.figures import measured_steps
+from slime_events.analysis.what_if.grader_speed import gradings_of, wait_of
 from slime_events.analysis.what_if.least_squares import fit
-from slime_events.analysis.what_if.timed_rollouts import NANO, TimedRollout, grading
+from slime_events.analysis.what_if.timed_rollouts import NANO, TimedRollout
 from slime_events.model import Run, Step
 
 
@@ -32,8 +33,11 @@ class Delays(msgspec.Struct, frozen=True, kw_only=True):
     saving: Annotated[float, doc("for a checkpoint")] = 0.0
 
 
-def measure_delays(run: Run, rollouts: Sequence[TimedRollout], max_staleness: int) -> Delays:
-    """Return the delays of a run. max_staleness: of the run, which says what a batch may have waited for."""
+def measure_delays(run: Run, rollouts: Sequence[TimedRollout], max_staleness: int, gradings: int) -> Delays:
+    """Return the delays of a run.
+
+    max_staleness: of the run, which says what a batch may have waited for. gradings: most at once.
+    """
     steps = [step for step, _, _ in measured_steps(run)]
     activations = [entry.event for version in run.versions.values() for entry in version.activations]
     activations = [event for event in activations if event.version > 0 and not event.returns]
@@ -43,7 +47,7 @@ def measure_delays(run: Run, rollouts: Sequence[TimedRollout], max_staleness: in
         to_request=_median(_to_request(run, rollouts)),
         to_begin=to_begin,
         between=between,
-        to_grade=_to_grade(run),
+        to_grade=wait_of(gradings_of(run), gradings),
         to_seal=_median(_to_seal(run, steps, max_staleness)),
         to_commit=_median(_to_commit(run, steps)),
         to_activate=_median(event.lag for event in activations),
@@ -86,16 +90,6 @@ def _begins(run: Run, rollouts: Sequence[TimedRollout]) -> tuple[float, float]:
     table = np.array(waits, np.float64)
     first, each = fit(np.stack([np.ones(len(table)), table[:, 0]], axis=1), table[:, 1]).coefficients
     return first, each
-
-
-def _to_grade(run: Run) -> float:
-    """Return the 10th percentile of the waits for a grader: those without a queue."""
-    waits = [
-        max(0.0, times[0] - sample.completed.at * NANO)
-        for sample in run.samples.values()
-        if sample.completed is not None and (times := grading(sample)) is not None
-    ]
-    return float(np.percentile(waits, 10)) if waits else 0.0
 
 
 def _to_seal(run: Run, steps: Sequence[Step], max_staleness: int) -> list[float]:

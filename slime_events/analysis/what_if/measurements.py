@@ -11,9 +11,9 @@ from slime_events.analysis.what_if.answers import Answers, Pools, recorded_answe
 from slime_events.analysis.what_if.delays import Delays, measure_delays
 from slime_events.analysis.what_if.engine_speed import EngineSpeed, fit_engines
 from slime_events.analysis.what_if.figures import measured_steps
-from slime_events.analysis.what_if.intervals import Load
+from slime_events.analysis.what_if.grader_speed import GraderSpeed, gradings_of
 from slime_events.analysis.what_if.policy import Policy
-from slime_events.analysis.what_if.timed_rollouts import NANO, grading, timed_rollouts
+from slime_events.analysis.what_if.timed_rollouts import NANO, timed_rollouts
 from slime_events.analysis.what_if.trainer_speed import TrainerSpeed, fit_trainer, training_times
 from slime_events.core.config.settings import TrainSettings
 from slime_events.model import Run
@@ -31,13 +31,13 @@ class Measurements:
     engines: EngineSpeed
     trainer: TrainerSpeed
     delays: Delays
-    gradings: Annotated[int, doc("most gradings at once that were seen; a grader process may make several at once")]
+    graders: GraderSpeed
     training: Annotated[Pools, doc("answered training groups by version")]
     evaluations: Annotated[dict[str, Pools], doc("answered evaluation groups by data set and version")]
 
     def graders_of(self, processes: int) -> int:
-        """Return the most gradings at once of this number of processes, by the most that were seen per process."""
-        return max(processes, self.gradings * processes // self.settings.reward.rm_workers)
+        """Return the most gradings at once of this number of processes."""
+        return self.graders.with_processes(processes)
 
     def answers(self, seed: int) -> Answers:
         """Return the answers for one simulated run."""
@@ -66,7 +66,7 @@ def measure(run: Run, settings: TrainSettings) -> Measurements:
             f"run {run.run} has no group of {settings.rollout.n_samples_per_prompt} samples that have all ended and "
             "have rewards"
         )
-    graded = [times for sample in run.samples.values() if (times := grading(sample)) is not None]
+    graders = GraderSpeed.of(gradings_of(run), settings.reward.rm_workers)
     return Measurements(
         settings=settings,
         steps=len(committed),
@@ -74,8 +74,8 @@ def measure(run: Run, settings: TrainSettings) -> Measurements:
         trainer=fit_trainer(
             run, [(rollout.begin, rollout.end) for rollout in rollouts], skips=settings.trainer.skip_zero_advantage
         ),
-        delays=measure_delays(run, rollouts, Policy.of(settings).max_staleness),
-        gradings=Load(graded).most,
+        delays=measure_delays(run, rollouts, Policy.of(settings).max_staleness, graders.gradings),
+        graders=graders,
         training=training,
         evaluations=evaluations,
     )

@@ -39,6 +39,12 @@ def _unknowns(measured: Measurements, seen: Figures, own: Figures, unfinished: i
             f"{engines.overlap:.0%} of the rollouts' time in which both worked."
         )
     yield "Each engine and each grader is assumed to be as fast as those of the run, however many there are."
+    if not measured.graders.is_known:
+        graders = measured.graders
+        yield (
+            f"{graders.processes} grader processes made at most {graders.busiest:.1f} gradings at once, so they were "
+            "never all busy: a process is assumed to make one at a time."
+        )
     off = own.step_seconds / seen.step_seconds - 1.0
     if abs(off) > UNLIKE:
         yield (
@@ -65,8 +71,12 @@ def beyond(simulated: Simulated, measured: Measurements, policy: Policy, base: P
         sentences.append(
             f"steps of {fewest:,} to {most:,} tokens; {trainer.fewest_tokens:,} to {trainer.most_tokens:,} were seen"
         )
-    if policy.rollout_num_engines > base.rollout_num_engines:
+    if policy.rollout_num_engines != base.rollout_num_engines:
         sentences.append(f"{policy.rollout_num_engines} engines; {base.rollout_num_engines} were seen")
+    if policy.rm_workers != base.rm_workers and measured.graders.busiest:
+        sentences.append(f"{policy.rm_workers} grader processes; {base.rm_workers} were seen")
+    if policy.chunk_tokens < base.chunk_tokens:
+        sentences.append(f"chunks of {policy.chunk_tokens:,} tokens; {base.chunk_tokens:,} were seen")
     if simulated.repeated > UNLIKE:
         sentences.append(f"{simulated.repeated:.0%} of the groups get answers of another group, drawn at random")
     return tuple(sentences)
