@@ -18,6 +18,9 @@ from schemas.steps import StepCommitted
 from serve_apps.http.console.activities import DECIDED, OPEN, PROMPTS, SEALED, STEPS, UNGRADED
 from slime_events.analysis.query import tables_of
 from slime_events.analysis.query.detectors import ALARMS
+from slime_events.core.config.data import DataSettings
+from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
 from storage.memory_log import MemoryLog
 from tests import made
@@ -43,6 +46,11 @@ async def _now(log: Sequence[Event], *, on: bool = True) -> tuple[dict[str, Any]
 
 def _who(page: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {activity["who"]: activity for activity in page["activities"]}
+
+
+async def _rows(run: OpenedRun, sql: str) -> list[tuple[Any, ...]]:
+    async with tables_of(run) as tables:
+        return (await tables.sql(sql)).rows()
 
 
 async def test_a_finished_run_has_nothing_to_do(client: httpx.AsyncClient) -> None:
@@ -72,13 +80,38 @@ async def test_an_engine_that_has_begun_and_a_grader_with_work() -> None:
     log = [*_until(StepCommitted), made.submitted("new"), made.requested("new-s0"), made.requested("new-s1")]
     log += [made.progressed("new-s0", [10], log_probs=[-0.5], engine=ENGINE)]
     log += [made.completed("new-s1", [1], [-0.5], length=1, engine=ENGINE)]
-    page, _ = await _now(log)
+    page, run = await _now(log)
     who = _who(page)
     assert who[ENGINE]["waits"] is False
     assert who[ENGINE]["since"] is not None
-    assert who["graders"]["waits"] is False
+    graders, conductor = who["graders"], who["conductor"]
+    assert graders["waits"] is False
+    completed = await _rows(run, f"SELECT epoch_ns(min(completed)) FROM ({UNGRADED})")
+    assert graders["since"] == pytest.approx(completed[0][0], abs=1000)  # SQL has microseconds
+    settings = run.settings
+    assert shlex.split(graders["mend"]) == [
+        *("slime-events", "resume", "r", "--rm-workers", str(2 * settings.reward.rm_workers)),
+    ]
+    assert conductor["deadline"] is None  # its prompts come from producers, which have no deadline
     assert who["trainer"]["waits"] is True
     assert "rollouts" not in who
+
+
+@pytest.mark.parametrize("prompts", ["rows.jsonl", None])
+async def test_a_run_that_waits_for_others_has_no_deadline(prompts: str | None) -> None:
+    settings = TrainSettings(data=DataSettings(prompt_data=prompts), rollout=RolloutSettings(num_rollout=2))
+    log: list[Event] = [made.started(settings), made.published(0), made.activated(0, engine=ENGINE)]
+    page, _ = await _now(log)
+    conductor = _who(page)["conductor"]
+    limit_s = settings.rollout.rollout_deadline
+    if prompts is None:
+        assert conductor["deadline"] is None
+        assert shlex.split(conductor["mend"])[:3] == ["slime-events", "produce", "r"]
+    else:
+        assert conductor["deadline"] == page["at"] + limit_s * 10**9
+        assert shlex.split(conductor["mend"]) == [
+            *("slime-events", "resume", "r", "--rollout-deadline", f"{2 * limit_s:g}"),
+        ]
 
 
 async def test_a_trainer_with_a_batch() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from schemas.doc import doc
 from serve_apps.http.console.rows import literal
 from slime_events.analysis.timetravel.moment_view import EngineView, MomentView
+from slime_events.core.config.settings import TrainSettings
 from slime_events.core.state.group import SamplePhase
 from slime_events.model.progress import NANO
 
@@ -32,13 +33,34 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     waits: Annotated[bool, doc("whether it waits")]
     since: Annotated[int | None, doc("UTC since when [ns]; None if the log does not say")]
     evidence: Annotated[str, doc("query for the rows behind it")]
+    deadline: Annotated[
+        int | None, doc("UTC at which the run fails if nothing happens until then [ns]; None: never")
+    ] = None
+    mend: Annotated[str | None, doc("command that helps after the run was stopped, or while it is on; None: none")] = (
+        None
+    )
 
 
-def activities_of(view: MomentView) -> tuple[Activity, ...]:
+class Waited(NamedTuple):
+    """Facts about waits that the view of a moment does not have."""
+
+    settings: Annotated[TrainSettings, doc("settings in force")]
+    argument: Annotated[str, doc("names the run to a command")]
+    ungraded_since: Annotated[
+        int | None, doc("UTC of the oldest completed sample without a reward [ns]; None: unknown")
+    ]
+
+
+def activities_of(view: MomentView, waited: Waited) -> tuple[Activity, ...]:
     """Return who does what at a moment, in the order of a rollout's way. Empty if the run is not running."""
     if view.waits_for is None:
         return ()
-    return (*_rollouts(view), _graders(view), _conductor(view), _trainer(view))
+    return (*_rollouts(view), _graders(view, waited), _conductor(view, waited), _trainer(view))
+
+
+def has_ungraded(view: MomentView) -> bool:
+    """Whether a completed sample waits for its reward."""
+    return any(group.samples.get(SamplePhase.COMPLETED) for group in view.groups)
 
 
 def _rollouts(view: MomentView) -> Iterator[Activity]:
@@ -74,15 +96,40 @@ def _engine(view: MomentView, engine: EngineView) -> Activity:
     )
 
 
-def _graders(view: MomentView) -> Activity:
+def _graders(view: MomentView, waited: Waited) -> Activity:
     ungraded = sum(group.samples.get(SamplePhase.COMPLETED, 0) for group in view.groups)
-    does = f"grade {ungraded} samples" if ungraded else "wait for completed samples"
-    return Activity(who="graders", does=does, waits=not ungraded, since=None, evidence=UNGRADED)
+    if not ungraded:
+        return Activity(who="graders", does="wait for completed samples", waits=True, since=None, evidence=UNGRADED)
+    reward = waited.settings.reward
+    return Activity(
+        who="graders",
+        does=f"grade {ungraded} samples, each for at most {reward.rm_timeout:g} s (--rm-timeout)",
+        waits=False,
+        since=waited.ungraded_since,
+        evidence=UNGRADED,
+        mend=f"slime-events resume {waited.argument} --rm-workers {2 * reward.rm_workers}",
+    )
 
 
-def _conductor(view: MomentView) -> Activity:
-    since = view.decisions[-1].at if view.decisions else None
-    return Activity(who="conductor", does=f"waits for {view.waits_for}", waits=True, since=since, evidence=DECIDED)
+def _conductor(view: MomentView, waited: Waited) -> Activity:
+    since, settings = view.decisions[-1].at if view.decisions else None, waited.settings
+    limit_s, has_outsiders = (
+        settings.rollout.rollout_deadline,
+        settings.data.waits_for_producers or settings.rollout.agents,
+    )
+    if settings.data.waits_for_producers and not view.groups and not view.sealed:
+        mend = f"slime-events produce {waited.argument} prompts.jsonl"
+    else:
+        mend = f"slime-events resume {waited.argument} --rollout-deadline {2 * limit_s:g}"
+    return Activity(
+        who="conductor",
+        does=f"waits for {view.waits_for}",
+        waits=True,
+        since=since,
+        evidence=DECIDED,
+        deadline=None if has_outsiders else view.at + round(limit_s / NANO),
+        mend=mend,
+    )
 
 
 def _trainer(view: MomentView) -> Activity:

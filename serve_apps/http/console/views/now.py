@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Response
 
 from schemas.doc import doc
-from serve_apps.http.console.activities import Activity, activities_of
+from serve_apps.http.console.activities import UNGRADED, Activity, Waited, activities_of, has_ungraded
 from serve_apps.http.console.moments import status_reader
 from serve_apps.http.console.open_runs import OpenRun, OpenRuns
 from serve_apps.http.console.view import ROOT, AnswerSource, ConsoleView, RunName, answered, command_source, documented
@@ -66,11 +66,22 @@ async def read_now(runs: OpenRuns, opened: OpenRun) -> NowPage:
     read_status = status_reader(runs.source)
     view = (await opened.moments.newest(read_status)).view
     source = command_source(opened, "show", f"--at {view.position}", SQL, view.position)
-    return now_page(view, await read_status(opened.opened), opened.argument, source)
+    waited = Waited(opened.opened.settings, opened.argument, await _ungraded_since(opened, view))
+    return now_page(view, await read_status(opened.opened), waited, source)
 
 
-def now_page(view: MomentView, status: RunStatus, argument: str, source: AnswerSource) -> NowPage:
-    """Return the page of a run at the end of its log. argument: names the run to a command."""
+async def _ungraded_since(opened: OpenRun, view: MomentView) -> int | None:
+    """Return the UTC of the oldest completed sample without a reward [ns], by the tables as they are."""
+    if view.waits_for is None or not has_ungraded(view):
+        return None
+    _, rows = await opened.rows(f"SELECT epoch_ns(min(completed)) AS since FROM ({UNGRADED})")
+    since: int | None = rows["since"][0].as_py()
+    return since
+
+
+def now_page(view: MomentView, status: RunStatus, waited: Waited, source: AnswerSource) -> NowPage:
+    """Return the page of a run at the end of its log."""
+    argument = waited.argument
     is_on = status is RunStatus.RUNNING
     return NowPage(
         status=status,
@@ -88,7 +99,7 @@ def now_page(view: MomentView, status: RunStatus, argument: str, source: AnswerS
         room=view.backpressure.room,
         behind=view.staleness.behind,
         staleness_bound=view.staleness.bound,
-        activities=activities_of(view) if is_on else (),
+        activities=activities_of(view, waited) if is_on else (),
         workers=view.workers if is_on else {},
         decisions=view.decisions[: -DECISIONS - 1 : -1],
         source=source,

@@ -12,6 +12,10 @@ export interface Activity {
   since: number | null;
   /** query for the rows behind it */
   evidence: string;
+  /** UTC at which the run fails if nothing happens until then [ns]; None: never */
+  deadline: number | null;
+  /** command that helps after the run was stopped, or while it is on; None: none */
+  mend: string | null;
 }
 
 /** Advantage by the run's estimator. `first` and `last` differ only if the estimator discounts. */

@@ -50,6 +50,7 @@ function activityColumns(run: string, now: number): Column<Activity>[] {
     { name: "does", of: (row) => <span class={row.waits ? "quiet" : ""}>{visible(row.does)}</span> },
     { name: "since, UTC", of: (row) => ofNano(row.since) },
     { name: "for", number: true, of: (row) => (row.since === null ? "–" : lasting(now - row.since)) },
+    { name: "deadline, UTC", title: "when the run fails if nothing happens until then", of: (row) => ofNano(row.deadline ?? null) },
     {
       name: "evidence",
       of: (row) => (
@@ -59,6 +60,11 @@ function activityColumns(run: string, now: number): Column<Activity>[] {
           <OpenQuery run={run} sql={row.evidence} />
         </details>
       ),
+    },
+    {
+      name: "command",
+      title: "helps if it takes too long. Before `resume`, stop the run with Ctrl-C",
+      of: (row) => row.mend ? <details><summary>command</summary><Copied title="command" text={row.mend} /></details> : "–",
     },
   ];
 }
