@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -144,6 +145,7 @@ def test_rows_are_written_some_events_at_a_time(
     reader: ArchiveReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int | Callable[[], int], name: str
 ) -> None:
     monkeypatch.setattr(event_tables, name, few() if callable(few) else few)
+    monkeypatch.setattr(kept, "PART_ROWS", 1)
     files = TableCache(tmp_path / "kept").files(reader, TABLES, unpack)
     parquet = pq.ParquetFile(files["event"][0])
     sizes = [parquet.metadata.row_group(place).num_rows for place in range(parquet.num_row_groups)]
@@ -164,3 +166,23 @@ def test_a_file_gets_its_name_once_it_is_whole(
     files = TableCache(tmp_path / "kept").files(reader, TABLES[:1], unpack)
     assert sum(rows) == len(SAID)
     assert len(rows) == len(files["event"])
+
+
+def test_batches_are_written_together(reader: ArchiveReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_tables, "BATCH", 4)
+    files = TableCache(tmp_path / "kept").files(reader, TABLES, unpack)
+    parquet = pq.ParquetFile(files["event"][0])
+    assert [parquet.metadata.row_group(place).num_rows for place in range(parquet.num_row_groups)] == [10]
+
+
+def test_a_table_that_cannot_be_written_is_an_error_and_leaves_no_file(
+    reader: ArchiveReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
+    with pytest.raises(OSError, match="no space"):
+        TableCache(tmp_path / "kept").files(reader, TABLES, unpack)
+    assert not list((tmp_path / "kept").rglob("*.parquet*"))
+    assert gc.isenabled()

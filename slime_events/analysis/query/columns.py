@@ -13,9 +13,10 @@ import itertools
 import operator
 import types
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from schemas.arrays import Array
@@ -43,16 +44,37 @@ class ArrowColumn(NamedTuple):
         return self.pack(list(map(self.get, rows)))
 
 
+def _all_alike(values: list[Any]) -> bool:
+    """Return whether all values of a field are the same text, or the same empty container: most fields of most events
+    have their default.
+
+    Other values that are equal may differ in a column, as 1 and True do in JSON.
+    """
+    first = values[0]
+    if isinstance(first, str) or (isinstance(first, dict | tuple | list) and not first):
+        return bool(values[-1] == first) and values.count(first) == len(values)
+    return False
+
+
 def struct_columns(struct: type[msgspec.Struct]) -> Iterator[ArrowColumn]:
     """Yield the columns of `struct`. Columns of a nested struct have the field's name as prefix."""
     hints = get_type_hints(struct)
     for name in struct.__struct_fields__:
         hint, get = _without_none(hints[name]), operator.attrgetter(name)
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct) and hint is not Array:
+            always = hint is hints[name]
             for inner in struct_columns(hint):
-                yield ArrowColumn(f"{name}_{inner.name}", inner.type, get, _pack_nested(inner))
+                yield _nested(name, get, inner, always=always)
         else:
             yield _column(name, hint, get)
+
+
+def _nested(name: str, get: Get, inner: ArrowColumn, *, always: bool) -> ArrowColumn:
+    """Return a column of a nested struct. always: the struct is never None, so its field is read at once."""
+    if always and isinstance(inner.get, operator.attrgetter):
+        path = cast(tuple[str], inner.get.__reduce__()[1])[0]
+        return ArrowColumn(f"{name}_{inner.name}", inner.type, operator.attrgetter(f"{name}.{path}"), inner.pack)
+    return ArrowColumn(f"{name}_{inner.name}", inner.type, get, _pack_nested(inner))
 
 
 def _pack_nested(column: ArrowColumn) -> Pack:
@@ -118,6 +140,8 @@ def _converted(name: str, kind: pa.DataType, get: Get, change: Get) -> ArrowColu
     def packed(values: list[Any]) -> pa.Array:
         if values.count(None) == len(values):
             return pa.nulls(len(values), kind)
+        if _all_alike(values):
+            return pa.array([change(values[0])], kind).take(pa.array(np.zeros(len(values), np.int64)))
         return pa.array([None if value is None else change(value) for value in values], kind)
 
     return ArrowColumn(name, kind, get, packed)
