@@ -107,7 +107,12 @@ def _means(window: windows.Window, lanes: Lanes, index: int, work: str) -> list[
 def test_intervals_on_a_track_do_not_overlap() -> None:
     for lane in _lanes(_rows(2000, seed=2)).every:
         free: dict[int, float] = defaultdict(lambda: -1.0)
-        for start, end, track in zip(lane.starts, lane.ends, lane.tracks, strict=True):
+        every = np.arange(len(lane.starts))
+        tracks = lane.tracks(every)
+        for first in (0, 100, 300):
+            part = every[first : first + 50]
+            assert list(lane.tracks(part)) == list(tracks[part])  # a window has the tracks of the whole
+        for start, end, track in zip(lane.starts, lane.ends, tracks, strict=True):
             assert start >= free[track]
             free[track] = end
         assert lane.depth == len(free) or set(lane.ends - lane.starts) == {0.0}

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from schemas.doc import doc
 from slime_events.analysis.lanes.lane import Indexes, Lane
@@ -40,10 +41,12 @@ def chrome_trace(lanes: Lanes, run: str, begin: float, end: float) -> Iterator[b
         inside = lane.inside(begin, end)
         if not len(inside):
             continue
-        yield between + b",\n".join(map(msgspec.json.encode, _names(number, lane, lane.tracks[inside].max())))
+        tracks = lane.tracks(inside)
+        yield between + b",\n".join(map(msgspec.json.encode, _names(number, lane, int(tracks.max()))))
         between = b",\n"
         for first in range(0, len(inside), BATCH):
-            events = _events(lanes, lane, number, inside[first : first + BATCH])
+            part = slice(first, first + BATCH)
+            events = _events(lanes, number, inside[part], tracks[part])
             yield between + b",\n".join(map(msgspec.json.encode, events))
     yield b"\n]}\n"
 
@@ -53,11 +56,12 @@ def _names(number: int, lane: Lane, last_track: int) -> Iterator[dict[str, Any]]
     named = {"process_name": {"name": lane.name.title}, "process_sort_index": {"sort_index": number}}
     for name, facts in named.items():
         yield {"name": name, "ph": "M", "pid": number, "tid": 0, "args": facts}
-    for track in range(int(last_track) + 1):
+    for track in range(last_track + 1):
         yield {"name": "thread_name", "ph": "M", "pid": number, "tid": track + 1, "args": {"name": lane.name.name}}
 
 
-def _events(lanes: Lanes, lane: Lane, number: int, chosen: Indexes) -> Iterator[dict[str, Any]]:
+def _events(lanes: Lanes, number: int, chosen: Indexes, tracks: npt.NDArray[np.uint16]) -> Iterator[dict[str, Any]]:
+    lane = lanes.every[number - 1]
     rows = lane.rows[chosen]
     facts = {
         "sample": lanes.texts("sample", rows),
@@ -69,7 +73,7 @@ def _events(lanes: Lanes, lane: Lane, number: int, chosen: Indexes) -> Iterator[
     starts, ends = (np.rint(times[chosen] * 1e6).astype(np.int64) for times in (lane.starts, lane.ends))
     works = [lanes.works[work] for work in lane.works[chosen]]
     for at, (start, duration, work, track) in enumerate(
-        zip(starts.tolist(), (ends - starts).tolist(), works, lane.tracks[chosen].tolist(), strict=True)
+        zip(starts.tolist(), (ends - starts).tolist(), works, tracks.tolist(), strict=True)
     ):
         event = {"name": work, "cat": lane.name.role, "ts": start, "pid": number, "tid": track + 1}
         event |= {"ph": "X", "dur": duration} if duration else {"ph": "i", "s": "t"}

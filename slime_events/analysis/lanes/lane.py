@@ -20,6 +20,8 @@ _WAITS = {
     "batch": "wait for a batch",
 }
 Indexes = npt.NDArray[np.int64]
+FARTHEST = 200_000
+"""Most intervals before a window from which its tracks are counted."""
 
 
 class LaneName(NamedTuple):
@@ -54,22 +56,22 @@ class Lane:
     ends: Annotated[Seconds, doc("[n]")]
     works: Annotated[npt.NDArray[np.uint8], doc("kind of work: index in `Lanes.works` [n]")]
 
+    def tracks(self, chosen: Indexes) -> npt.NDArray[np.uint16]:
+        """Return the lowest free track of some intervals at their start [n]: intervals on one track do not overlap.
+
+        It is counted from the last moment before them at which all tracks were free, so it is the same in each window.
+        After FARTHEST intervals without such a moment, it is counted from there. chosen: ascending indexes.
+        """
+        if not len(chosen):
+            return np.empty(0, np.uint16)
+        begin = int(self._all_free[np.searchsorted(self._all_free, chosen[0], side="right") - 1])
+        begin, end = max(begin, int(chosen[0]) - FARTHEST), int(chosen[-1]) + 1
+        return _tracks(self.starts[begin:end], self.ends[begin:end])[chosen - begin]
+
     @cached_property
-    def tracks(self) -> npt.NDArray[np.uint16]:
-        """Lowest free track of each interval at its start [n]: intervals on one track do not overlap."""
-        running: list[tuple[float, int]] = []
-        free: list[int] = []
-        tracks, most = np.empty(len(self.starts), np.uint16), 0
-        for at, (start, end) in enumerate(zip(self.starts.tolist(), self.ends.tolist(), strict=True)):
-            while running and running[0][0] <= start:
-                heapq.heappush(free, heapq.heappop(running)[1])
-            if free:
-                track = heapq.heappop(free)
-            else:
-                track, most = most, min(most + 1, 2**16 - 1)
-            tracks[at] = track
-            heapq.heappush(running, (end, track))
-        return tracks
+    def _all_free(self) -> Indexes:
+        """Indexes of the intervals at whose start all tracks are free, ascending."""
+        return np.flatnonzero(np.append(True, self._last_ends[:-1] <= self.starts[1:])[: len(self.starts)])
 
     @property
     def depth(self) -> int:
@@ -111,6 +113,25 @@ class Lane:
         first = int(np.searchsorted(starts, begin, side="left"))
         last = int(np.searchsorted(last_ends, end, side="right"))
         lengths = starts[first:last] - last_ends[first:last]
-        chosen = np.argsort(-lengths, kind="stable")[:most]
-        chosen = np.sort(chosen[lengths[chosen] >= max(shortest, 1e-6)]) + first
+        chosen = np.flatnonzero(lengths >= max(shortest, 1e-6))
+        if len(chosen) > most:
+            chosen = chosen[np.argpartition(-lengths[chosen], most)[:most]]
+        chosen = np.sort(chosen) + first
         return [Gap(float(last_ends[at]), float(starts[at]), int(at) + 1) for at in chosen]
+
+
+def _tracks(starts: Seconds, ends: Seconds) -> npt.NDArray[np.uint16]:
+    """Return the lowest free track of each interval, if all are free at first [n]."""
+    running: list[tuple[float, int]] = []
+    free: list[int] = []
+    tracks, most = np.empty(len(starts), np.uint16), 0
+    for at, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        while running and running[0][0] <= start:
+            heapq.heappush(free, heapq.heappop(running)[1])
+        if free:
+            track = heapq.heappop(free)
+        else:
+            track, most = most, min(most + 1, 2**16 - 1)
+        tracks[at] = track
+        heapq.heappush(running, (end, track))
+    return tracks

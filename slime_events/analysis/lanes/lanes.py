@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from schemas.doc import doc
 from slime_events.analysis.lanes.lane import Indexes, Lane, LaneName
 
-SQL = "SELECT * FROM intervals ORDER BY started, ended, position, work"
-"""Query for the rows. Its order is total enough that the tracks are the same each time."""
 COLUMNS = ("position", "role", "worker", "work", "started", "ended", "sample", "group_id", "step", "version")
-"""Columns that are kept."""
+"""Columns that are read."""
+SQL = f"SELECT {', '.join(COLUMNS)} FROM intervals ORDER BY started, ended, position, work"
+"""Query for the rows. Its order is total enough that the tracks are the same each time."""
 WAITING = "waiting"
 ROLES = (WAITING, "engine", "agent", "function", "outside", "recorded", "grader", "trainer", "archivist")
 """Roles, in the order of the lanes."""

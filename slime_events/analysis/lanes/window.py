@@ -95,7 +95,7 @@ def _bars(lanes: Lanes, indexes: list[int], begin: float, end: float) -> Bars:
     rows = joined([lane.rows[at] for _, lane, at in chosen], np.int64)
     return Bars(
         lane=joined([np.full(len(at), index, np.uint16) for index, _, at in chosen], np.uint16),
-        track=joined([lane.tracks[at] for _, lane, at in chosen], np.uint16),
+        track=joined([lane.tracks(at) for _, lane, at in chosen], np.uint16),
         work=joined([lane.works[at] for _, lane, at in chosen], np.uint8),
         start=joined([lane.starts[at] for _, lane, at in chosen], np.float64),
         end=joined([lane.ends[at] for _, lane, at in chosen], np.float64),

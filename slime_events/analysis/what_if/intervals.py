@@ -29,7 +29,8 @@ class Load:
         self._counts = np.cumsum(changes[order])
         lengths = np.diff(self._times)
         self._covered = np.concatenate([[0.0], np.cumsum(self._counts[:-1] * lengths)])
-        self._any = np.concatenate([[0.0], np.cumsum((self._counts[:-1] > 0) * lengths)])
+        self._is_any = (self._counts > 0).astype(np.float64)
+        self._any = np.concatenate([[0.0], np.cumsum(self._is_any[:-1] * lengths)])
 
     @property
     def most(self) -> int:
@@ -45,8 +46,7 @@ class Load:
 
     def busy(self, begins: npt.ArrayLike, ends: npt.ArrayLike) -> Seconds:
         """Return, per pair, the time between begin and end that at least one interval covers [s]."""
-        any_counts = (self._counts > 0).astype(np.float64)
-        return self._until(ends, self._any, any_counts) - self._until(begins, self._any, any_counts)
+        return self._until(ends, self._any, self._is_any) - self._until(begins, self._any, self._is_any)
 
     def _until(self, moments: npt.ArrayLike, integral: Seconds, counts: Seconds) -> Seconds:
         at = np.asarray(moments, np.float64)
