@@ -9,11 +9,11 @@ import httpx
 import numpy as np
 import pytest
 
-from schemas.arrays import pack, pack_log_probs
+from schemas.arrays import pack, pack_log_probs, pack_tokens
 from schemas.event import Event
 from schemas.prompts import PromptOffered
 from schemas.rollouts import Timings
-from schemas.turns import AgentTurn, SharedBody
+from schemas.turns import AgentTurn, SharedBody, TurnRole
 from serve_apps.http.console import wire
 from tests import made
 from tests.cli.small_run import ENGINE, GROUPS, SECOND, START
@@ -56,17 +56,41 @@ async def test_after_a_second_attempt_the_beginning_is_unknown() -> None:
     assert times["begun_at"] is None
 
 
-async def test_chunks_of_turns_are_not_those_of_the_response() -> None:
-    events: list[Event] = [
+def _in_turns(response: list[int]) -> list[Event]:
+    """A rollout of two turns, the first in two chunks, with two tokens put between; and of a turn on another path."""
+    return [
         made.submitted("g"),
         made.requested("g-s0"),
-        made.progressed("g-s0", [10, 11], log_probs=[-0.5, -0.5], engine=ENGINE, turn=0),
-        made.turn("g-s0"),
-        made.completed("g-s0", [10, 11, 12], [-0.5, -0.5, 0.0], length=3),
+        made.progressed("g-s0", [10], log_probs=[-0.5], engine=ENGINE, turn=0),
+        made.turn("g-s0", tokens=pack_tokens([11]), start=1, length=2, observed=pack_tokens([1, 2]), seconds=3.0),
+        made.turn("g-s0", 1, extends=0, tokens=pack_tokens([8]), length=1, observed=pack_tokens([7]), seconds=0.5),
+        made.turn("g-s0", 2, role=TurnRole.TOOL, result=5),
+        made.turn(
+            "g-s0", 3, extends=0, tokens=pack_tokens([14]), length=1, observed=pack_tokens([12, 13]), seconds=2.0
+        ),
+        made.completed("g-s0", response, [-0.5] * len(response), length=len(response)),
     ]
+
+
+async def test_the_times_of_turns_are_those_of_the_response() -> None:
+    events = _in_turns([10, 11, 12, 13, 14])
+    log = await opened([made.started(), *events], "r")
+    at = {each.position: each.envelope.at async for each in log.log.read()}
     times = await _of(events, "times/g-s0")
-    assert [(chunk["start"], chunk["end"]) for chunk in times["chunks"]] == [(0, 3)]
-    assert times["turns"] == 1
+    chunks = times["chunks"]
+    assert (times["turns"], times["by_turn"]) == (4, True)
+    assert [(chunk["start"], chunk["end"]) for chunk in chunks] == [(0, 1), (1, 2), (2, 4), (4, 5)]
+    turn, last = at[5], at[8]
+    assert [chunk["since"] - turn for chunk in chunks[:2]] == [-3 * SECOND, at[4] - turn]
+    assert [chunk["at"] - turn for chunk in chunks[:2]] == [at[4] - turn, 0]
+    assert chunks[2]["at"] == chunks[2]["since"] == chunks[3]["since"] == last - 2 * SECOND
+    assert chunks[3]["at"] == last
+
+
+async def test_turns_that_do_not_give_the_response_have_no_times_in_it() -> None:
+    times = await _of(_in_turns([10, 11, 12, 99, 14]), "times/g-s0")
+    assert (times["turns"], times["by_turn"]) == (4, False)
+    assert [(chunk["start"], chunk["end"], chunk["since"]) for chunk in times["chunks"]] == [(0, 5, None)]
 
 
 async def test_the_requests_of_a_rollout_are_the_events(client: httpx.AsyncClient) -> None:

@@ -122,7 +122,7 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
     @router.get(f"{ROOT}/times/{{sample:path}}", **documented(RolloutTimes, "Get the times of a rollout's tokens"))
     async def times(run: RunName, sample: SampleName) -> Response:
         async with runs.use(run) as opened:
-            return answered(await read_times(opened.opened.log, await _whole_id(opened, sample)))
+            return answered(await read_times(opened.opened.log, await _whole_id(opened, sample), opened.opened.fetch))
 
     @router.get(f"{ROOT}/requests/{{sample:path}}", **documented(WirePage, "List the requests behind a rollout"))
     async def requests(run: RunName, sample: SampleName) -> Response:

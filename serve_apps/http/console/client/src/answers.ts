@@ -306,8 +306,10 @@ export interface Chunk {
   start: number;
   /** index after the last response token */
   end: number;
-  /** UTC of the event [ns] */
+  /** UTC of the event [ns]; for tokens between two turns, of the beginning of the next turn */
   at: number;
+  /** UTC at which their generation began [ns], `at` if they were not generated; None if unknown */
+  since: number | null;
 }
 
 /** The last weights that two runs share, under their version number in each run. */
@@ -1180,10 +1182,12 @@ export interface RolloutTimes {
   sample: string;
   /** UTC of its first request [ns]; None if the log has none */
   requested_at: number | null;
-  /** UTC at which its engine began [ns]: the end of its one attempt, less the seconds of generation; None if it had several attempts, or the log does not have them */
+  /** UTC at which its engine began [ns]: the end of its one attempt, less the seconds of generation; None if the log does not have them, or it had several attempts */
   begun_at: number | null;
-  /** number of turns; with turns, the log has the whole response in one chunk */
+  /** number of turns in the log, also those of other samples of the rollout */
   turns: number;
+  /** the turns give exactly its tokens, so `chunks` have their times */
+  by_turn: boolean;
   /** chunks with tokens, in order, without a gap */
   chunks: Chunk[];
 }

@@ -12,7 +12,8 @@ const CALM = 1000;
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 interface Pace {
-  /** Seconds from the beginning to the end of each chunk, ascending. */
+  /** Seconds from the beginning to the begin and the end of each chunk; the ends ascend. */
+  begins: number[];
   ends: number[];
   /** Index after the last token of each chunk. */
   counts: number[];
@@ -20,26 +21,34 @@ interface Pace {
 
 /** Times of the chunks; the first one begins when the engine began, or at the request if that is unknown. */
 function paceOf({ chunks, begun_at, requested_at }: RolloutTimes): Pace {
-  if (!chunks.length) return { ends: [], counts: [] };
-  const begin = Math.min(begun_at ?? requested_at ?? chunks[0].at, chunks[0].at);
-  let latest = begin; // clocks of two writers may differ
-  const ends = chunks.map((chunk) => ((latest = Math.max(latest, chunk.at)) - begin) * 1e-9);
-  return { ends, counts: chunks.map((chunk) => chunk.end) };
+  const pace: Pace = { begins: [], ends: [], counts: [] };
+  if (!chunks.length) return pace;
+  const zero = Math.min(chunks[0].since ?? begun_at ?? requested_at ?? chunks[0].at, chunks[0].at);
+  let latest = zero;
+  for (const { at, since, end } of chunks) {
+    const before = latest; // clocks of two writers may differ
+    latest = Math.max(latest, at);
+    pace.begins.push((Math.min(latest, Math.max(before, since ?? before)) - zero) * 1e-9);
+    pace.ends.push((latest - zero) * 1e-9);
+    pace.counts.push(end);
+  }
+  return pace;
 }
 
-/** Number of tokens at a time. Those of a chunk are spread evenly over the time since the chunk before. */
-export function countAt({ ends, counts }: Pace, seconds: number, whole: boolean): number {
+/** Number of tokens at a time. Those of a chunk are spread evenly from its begin to its end. */
+function countAt({ begins, ends, counts }: Pace, seconds: number, whole: boolean): number {
   const at = ends.findIndex((end) => end > seconds);
   if (at < 0) return counts.at(-1) ?? 0;
-  const before = at ? ends[at - 1] : 0;
   const first = at ? counts[at - 1] : 0;
-  return whole ? first : first + Math.floor(((counts[at] - first) * (seconds - before)) / (ends[at] - before));
+  if (whole || seconds <= begins[at]) return first;
+  return first + Math.floor(((counts[at] - first) * (seconds - begins[at])) / (ends[at] - begins[at]));
 }
 
-function explained({ chunks, turns, begun_at }: RolloutTimes): string {
+function explained({ chunks, turns, by_turn, begun_at }: RolloutTimes): string {
+  if (by_turn) return "Tokens of a turn are spread evenly over the seconds of its chunks; tokens between two turns appear at once, when the next turn begins.";
   const made = `The log got ${chunks.length === 1 ? "all tokens at once" : `${chunks.length} chunks`}; the tokens of a chunk are spread evenly over the time since ${chunks.length === 1 ? "the beginning" : "the chunk before"}. `;
   const begun = begun_at === null ? "The time begins with the request: when the engine began is not known. " : "";
-  return made + begun + (turns ? "The rollout was made in turns, whose pauses are not shown." : "");
+  return made + begun + (turns ? "The rollout was made in turns, but their tokens are not exactly those of the response, so their pauses are not shown." : "");
 }
 
 function useClock(end: number) {
@@ -93,7 +102,7 @@ function Player({ times, children }: { times: RolloutTimes; children: (shown: nu
           {SPEEDS.map((each) => <option key={each} value={each}>{each}×</option>)}
         </select>
         <input
-          type="range" aria-label="time of the replay" min={0} max={end} step={end / 1000 || 1} value={seconds}
+          type="range" aria-label="time of the replay" min={0} max={end} step="any" value={seconds}
           aria-valuetext={`${seconds.toFixed(1)} of ${end.toFixed(1)} seconds, ${shown} tokens`}
           onInput={(event) => setSeconds(Number(event.currentTarget.value))}
         />
