@@ -93,9 +93,7 @@ def rank_memory(
 
 def trainer_memory(architecture: Architecture, settings: TrainerSettings) -> RankMemory:
     """Return what a rank of the fullest stage keeps on its GPU, with the settings' layout and optimizer."""
-    offloaded = bool(settings.megatron.get("optimizer_cpu_offload"))
-    requested = settings.megatron.get("use_distributed_optimizer")
-    sharded = bool(requested) if requested is not None else settings.optimizer == "adam" and not offloaded
+    offloaded, sharded = bool(settings.megatron.get("optimizer_cpu_offload")), shards_optimizer(settings)
     layout, bf16 = Layout.of(settings), settings.bf16 is not False
     stages = (
         rank_memory(architecture, layout, settings.world_size, stage=stage, bf16=bf16, sharded=sharded)
@@ -103,6 +101,14 @@ def trainer_memory(architecture: Architecture, settings: TrainerSettings) -> Ran
     )
     fullest = max(stages, key=lambda memory: memory.total)
     return replace(fullest, optimizer=0) if offloaded else fullest
+
+
+def shards_optimizer(settings: TrainerSettings) -> bool:
+    """Return whether copies of the model divide the optimizer's state: by default with Adam on the GPU."""
+    requested = settings.megatron.get("use_distributed_optimizer")
+    if requested is not None:
+        return bool(requested)
+    return settings.optimizer == "adam" and not settings.megatron.get("optimizer_cpu_offload")
 
 
 def _attention(architecture: Architecture) -> Parameters:

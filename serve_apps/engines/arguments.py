@@ -20,6 +20,7 @@ from serve_apps.engines.shared_memory import SHARE
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.machine.cuda_toolkit import find_toolkit
 from slime_events.core.machine.gpus import look, this_machine
+from slime_events.core.planning.engine_memory import SHARED_MEMORY
 from slime_events.core.run.process_environment import LOOPBACK_ONLY
 
 Device = Literal["cpu", "cuda"]
@@ -31,9 +32,6 @@ CPU_CACHE_BYTES = 1 << 30
 """Maximum key-value cache of one CPU engine."""
 CPU_RUNNING = 128
 """Maximum number of samples that one CPU engine decodes at a time. Others wait inside it."""
-
-SHARED_MEMORY = 0.4
-"""Share of a GPU's total memory for weights and key-value cache, if the engine shares the GPU with a trainer rank."""
 
 
 @dataclass(frozen=True, slots=True)

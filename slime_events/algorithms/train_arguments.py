@@ -12,6 +12,6 @@ def registered() -> Registered:
     return Registered({("algorithm", "advantage_estimator"): tuple(ESTIMATORS)}, capabilities())
 
 
-def parse_train(argv: Sequence[str], *, read: Callable[[str], str] | None = None) -> ParsedTrain:
+def parse_train(argv: Sequence[str], *, read: Callable[[str], str] | None = None, complete: bool = True) -> ParsedTrain:
     """Call `parse_settings` with `registered()`."""
-    return parse_settings(argv, registered(), read=read)
+    return parse_settings(argv, registered(), read=read, complete=complete)

@@ -25,10 +25,10 @@ from schemas.errors import TrainerError
 from serve_apps.engines.engine_weights import EngineWeights
 from serve_apps.rollouts.rollout import ChunkRule
 from serve_apps.rollouts.rollout_worker import EngineContext, InlineRewards, RolloutWorker
-from slime_events.app.launch.placement import GpuNode
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.planning.placement import GpuNode
 from slime_events.core.run.join import join_run
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.training.train_batch import StepResult, TrainBatch

@@ -15,12 +15,13 @@ from msgspec.structs import replace
 
 from schemas.errors import InvalidValue
 from slime_events.app.launch import gpu_facts
-from slime_events.app.launch.gpu_preflight import Needs, check_count, check_listed, device_for
-from slime_events.app.launch.placement import GpuNode, count_ranks
+from slime_events.app.launch.gpu_preflight import check_count, check_listed, device_for
 from slime_events.core.config.derivations import on_device
 from slime_events.core.config.engine import Device
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.machine.gpus import KERNELS, NOT_INSTALLED, Machine
+from slime_events.core.planning.needs import Needs
+from slime_events.core.planning.placement import GpuNode, count_ranks
 from tests.run.cheap import Parts, cheap_parts
 from tests.run.tiny import run_with, tiny
 

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slime_events.app.launch.placement import PlaceRequest, count_ranks, order_ranks, split_groups
+from slime_events.core.planning.placement import PlaceRequest, count_ranks, order_ranks, split_groups
 
 machines = st.lists(st.integers(0, 6), max_size=4)
 

@@ -17,8 +17,9 @@ import pytest
 import ray
 
 from schemas.errors import DeadlineExceeded
-from slime_events.app.launch.gpu_preflight import Needs
-from slime_events.app.launch.rank_places import GpuNode, RankPlaces, _address_key
+from slime_events.app.launch.rank_places import RankPlaces, _address_key
+from slime_events.core.planning.needs import Needs
+from slime_events.core.planning.placement import GpuNode
 from slime_events.core.run.own_python import ROOT
 from tests.run.cheap import LocalCluster, Parts, cheap_parts
 from tests.run.tiny import Watching, run_with, tiny
@@ -68,7 +69,7 @@ def scene(folder: Path, *, shared: bool) -> None:
 
     from slime_events.app.launch.cluster import Cluster
     from slime_events.app.launch.own_ray import make_small
-    from slime_events.app.launch.roles import ENGINE_SHARE, RANK_SHARE
+    from slime_events.core.planning.needs import ENGINE_SHARE, RANK_SHARE
 
     make_small()  # which leaves loopback addresses as they are
     small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20, "node_ip_address": "127.0.0.1"}

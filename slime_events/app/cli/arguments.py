@@ -21,6 +21,7 @@ from slime_events.app.cli.inspection_arguments import (
     declare_trace,
     declare_what_if,
 )
+from slime_events.app.cli.machine_arguments import declare_doctor, declare_plan
 from slime_events.app.cli.parser import CommandParser, changed_data, nats_options, option, switch, weight_version
 from slime_events.core.run.run_folder import RUNS_DIR
 
@@ -92,6 +93,7 @@ def _train(parser: CommandParser) -> None:
     from slime_events.core.config.help_text import help_text
 
     parser.add_argument("--print-config", action="store_true", help="print the settings as TOML and start nothing")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, start nothing")
     parser.whole_help = lambda: help_text(max(60, min(120, shutil.get_terminal_size().columns)), registered())
 
 
@@ -337,22 +339,10 @@ one for producers, one for a gateway, one for viewers. With --out, make their pa
     switch(parser, "--agents", "gateways may open agents' sessions, for runs with --agents")
 
 
-def _doctor(parser: CommandParser) -> None:
-    parser.description = "Check that this machine has everything that a run needs, and say how to fix what is missing."
-    url = "check a NATS server of your own, or the nodes of a cluster with commas, instead of the binary"
-    option(parser, "--runs-dir DIR", "folder of all runs [slime-runs]", Path, Path("slime-runs"))
-    nats_options(parser, url)
-    option(parser, "--blob-url URL", "fsspec URL of large payloads")
-    option(parser, "--archive-url URL", "fsspec URL of the archive")
-    option(parser, "--port N", "a port that must be free (repeatable)", int, default=[], action="append")
-    how = parser.add_mutually_exclusive_group()
-    switch(how, "--quick", "check versions only; import nothing")
-    switch(how, "--imports", "import SGLang and Megatron-core, not only check their files")
-
-
 COMMANDS: dict[str, Command] = {
     "demo": Command("train a tiny model that learns visibly, in minutes", _demo, True, False),
     "train": Command("train with slime's flags, or with the same settings as TOML", _train, True, False),
+    "plan": Command("plan a run by arithmetic: GPUs, memory, seconds, disk; start nothing", declare_plan, True, False),
     "resume": Command("continue a run that was interrupted, has failed or was killed", _resume, True),
     "branch": Command(
         "start a new run from a weight version of another run, with other settings", _branch, True, False
@@ -382,7 +372,7 @@ COMMANDS: dict[str, Command] = {
     "gateway": Command("serve HTTP for producers of a run: they send prompts and read the results", _gateway),
     "console": Command("serve pages over runs: metrics, samples, groups, rollouts, steps", _console, takes_run=False),
     "nats-config": Command("print accounts and permissions for your own NATS server", _nats_config, takes_run=False),
-    "doctor": Command("check that this machine has everything that a run needs", _doctor, False, False),
+    "doctor": Command("check that this machine has everything that a run needs", declare_doctor, False, False),
 }
 _RETRAIN_BRANCH = Command("", functools.partial(_learn, naming="--branch"), True, False)
 RETRAIN_BRANCH = "retrain --branch"

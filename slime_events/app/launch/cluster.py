@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import DeadlineExceeded, MissingPart
-from slime_events.app.launch.gpu_preflight import Needs
 from slime_events.app.launch.own_ray import make_small
-from slime_events.app.launch.placement import GpuNode
 from slime_events.app.launch.rank_places import RankPlaces, gpu_nodes
+from slime_events.core.planning.needs import Needs
+from slime_events.core.planning.placement import GpuNode
 from slime_events.core.run.own_python import own_path
 from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, inherited, restored, yield_to_others
 from slime_events.plugins.loader import USER_FOLDER

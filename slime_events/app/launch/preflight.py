@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from schemas.errors import ConfigError, DataError, ImpossibleCombination, InvalidValue, PlugPointError, SlimeEventsError
 from slime_events.algorithms.train_arguments import registered
 from slime_events.app.launch.gpu_facts import machines
-from slime_events.app.launch.gpu_preflight import Needs, check_listed, device_for
+from slime_events.app.launch.gpu_preflight import check_listed, device_for
 from slime_events.app.launch.model_preflight import (
     check_model,
     check_parallelism,
@@ -26,6 +26,7 @@ from slime_events.app.launch.model_preflight import (
     check_served,
     check_teacher,
 )
+from slime_events.app.launch.plan_preflight import check_memory
 from slime_events.core.config.combinations import check_device, impossible
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.derivations import on_device
@@ -33,6 +34,7 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.machine.gpus import this_machine
+from slime_events.core.planning.needs import Needs
 from slime_events.core.run.process_environment import rank_secrets, rank_variables
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import check_call, load_function
@@ -94,7 +96,10 @@ def _on_devices(settings: TrainSettings) -> TrainSettings:
         check_listed(needs, [this_machine()])
     here = machines(address)
     check_listed(needs, here)
-    return replace(settings, engine=replace(engine, device=device_for(engine.device, needs, here)))
+    device = device_for(engine.device, needs, here)
+    if device == "cuda":
+        check_memory(settings, here)
+    return replace(settings, engine=replace(engine, device=device))
 
 
 def check_learner(settings: TrainSettings) -> None:

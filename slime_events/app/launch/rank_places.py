@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from schemas.errors import DeadlineExceeded
-from slime_events.app.launch.gpu_preflight import Needs
-from slime_events.app.launch.placement import GpuNode, count_ranks, order_ranks, split_groups
 from slime_events.core.machine.gpus import gpus
+from slime_events.core.planning.needs import Needs
+from slime_events.core.planning.placement import GpuNode, count_ranks, order_ranks, split_groups
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup

@@ -11,6 +11,7 @@ from schemas.redaction import shown
 from slime_events.app.launch.abandonable import in_thread
 from slime_events.app.launch.cluster import Cluster
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.planning.needs import ENGINE_SHARE, RANK_SHARE
 from slime_events.core.run.process_environment import NICE_BACKGROUND, NICE_TRAINING, rank_variables
 from slime_events.core.run.run_address import RunAddress
 
@@ -18,8 +19,6 @@ ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conducto
 LOADER, DUMPER, FUNCTION = "loader", "dumper", "rollout-function"
 INBOX, GATEWAY, AGENTS, TINKER = "inbox", "gateway", "agents", "tinker"
 NICE = {TRAINER: NICE_TRAINING, ARCHIVIST: NICE_BACKGROUND, DUMPER: NICE_BACKGROUND, INBOX: NICE_TRAINING}
-RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
-"""Parts of a shared GPU, by which Ray places processes. Two ranks never fit on one GPU, because NCCL refuses that."""
 LATER = (TRAINER, GRADER, ARCHIVIST, DUMPER, INBOX)
 HEAD_START_S = 2.0 if len(os.sched_getaffinity(0)) < 8 else 0.0
 """Seconds by which the roles in `LATER` start later, on a machine with few cores. The first prompts wait for the

@@ -29,7 +29,7 @@ from serve_apps.http.gateway.settings import parse_listen
 from serve_apps.http.gateway.sources import Scope, Sources
 from slime_events.app.launch.abandonable import ended_within
 from slime_events.app.launch.cluster import Cluster
-from slime_events.app.launch.gpu_preflight import Needs, check_count
+from slime_events.app.launch.gpu_preflight import check_count
 from slime_events.app.launch.launcher_presence import check_absent, present
 from slime_events.app.launch.log_server import LogServer
 from slime_events.app.launch.metrics_process import metrics_written
@@ -43,6 +43,7 @@ from slime_events.app.launch.view import View
 from slime_events.core.config.derivations import on_device
 from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.planning.needs import Needs
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation, RunAddress
 from slime_events.core.run.run_folder import RunFolder

@@ -88,12 +88,17 @@ class _Occurrence:
 
 
 def parse_settings(
-    argv: Sequence[str], registered: Registered, *, read: Callable[[str], str] | None = None
+    argv: Sequence[str],
+    registered: Registered,
+    *,
+    read: Callable[[str], str] | None = None,
+    complete: bool = True,
 ) -> ParsedTrain:
     """Return the settings of a command line. Flags override the file of `--config`, in any position.
 
     Raises UnknownFlag (with the nearest names), InvalidValue, ImpossibleCombination (a sentence for each problem), or
     ConfigError for a flag of slime whose feature does not exist yet. read: returns the text of the `--config` file.
+    complete: False takes settings that no run could start with, for a plan.
     Secrets in the values become references to variables of this process (schemas/references.py).
     """
     name_words(argv)
@@ -114,7 +119,7 @@ def parse_settings(
         evaluation = with_eval_config(draft.values["evaluation"], _read_sets, draft.set_by_flag)
         draft.values["evaluation"] = evaluation
     settings, derived = derive(settings_from(kept(draft.values)), set_by_flag=draft.set_by_flag)
-    if problems := impossible(settings, registered):
+    if complete and (problems := impossible(settings, registered)):
         raise ImpossibleCombination("\n".join(problems))
     inert = [f"{', '.join(flags)}: no effect; {reason}." for reason, flags in draft.inert.items()]
     notes = (*draft.notes, *inert, *derived, *idle(settings, registered))

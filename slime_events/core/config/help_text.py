@@ -16,6 +16,7 @@ Megatron's flags have no prefix (--recompute-granularity full), SGLang's begin w
 (--sglang-mem-fraction-static 0.7); both are checked against the installed packages. Any switch --x has --no-x.
 --preset NAME gives the flags of a published model, as slime's files in scripts/models have them: qwen3-4B, ...
 --print-config prints all settings as one TOML file for --config, and starts nothing.
+--dry-run checks everything that a start checks, prints the plan of `slime-events plan`, and starts nothing.
 """
 
 

@@ -40,6 +40,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     broken: Annotated[dict[str, str], doc("packages that a run on a GPU cannot import, with the reasons")] = {}
     cuda: Annotated[str | None, doc("CUDA version that torch is built for; None: built without CUDA")] = None
     seen: Annotated[tuple[str, ...], doc("names of the GPUs that torch can use")] = ()
+    gpu_bytes: Annotated[int | None, doc("memory of the smallest of these GPUs, in bytes; None: unknown")] = None
     torch_error: Annotated[str, doc("torch's error, if it can use no GPU")] = ""
 
     @property
@@ -135,10 +136,11 @@ def look(machine: Machine) -> Machine:
         import torch
     except Exception as error:  # a library that does not load may raise any class
         return replace(machine, torch=None, torch_error=f"it cannot be imported ({_first_sentence(error)})")
-    seen, torch_error = [], ""
+    seen, torch_error, size = [], "", None
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         seen = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        size = min((torch.cuda.get_device_properties(index).total_memory for index in range(len(seen))), default=None)
     except Exception as error:  # torch raises several classes, and any of them is the answer here
         torch_error = _first_sentence(error)
     broken = {**machine.broken, **(_broken_kernels() if seen else {})}
@@ -148,6 +150,7 @@ def look(machine: Machine) -> Machine:
         broken=broken,
         cuda=torch.version.cuda,
         seen=tuple(seen),
+        gpu_bytes=size,
         torch_error=torch_error,
     )
 

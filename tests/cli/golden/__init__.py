@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -23,6 +24,7 @@ from slime_events.core.run.run_folder import RunFolder
 from storage.archive.writer import ArchiveWriter
 from storage.log import Recorded
 from tests.cli.small_run import RUN, events, finished, recorded
+from tests.megatron.published import PUBLISHED
 from tests.replay.golden import changed, golden
 
 FILES = Path(__file__).parent
@@ -150,6 +152,12 @@ LINE_COMMANDS: dict[str, tuple[str, ...]] = {
         f"console {SMALL} --issue quiz",
         "console mine --listen nowhere",
     ),
+    "plan": (
+        "plan --hf-checkpoint Qwen3-4B --nodes 1 --actor-num-gpus-per-node 4 --rollout-num-gpus 4",
+        "plan --hf-checkpoint Qwen3-4B --gpu-memory-gb 40 --colocate --rollout-max-response-len 8192",
+        "plan --hf-checkpoint nowhere --nodes 1",
+        "plan --hf-checkpoint Qwen3-4B --assume gpu_tflop=1",
+    ),
     "nats-config": ("nats-config --run demo", "nats-config --out ."),
     "convert": ("convert", "convert nowhere new", "convert nowhere new --to gguf"),
     "doctor": (),
@@ -178,6 +186,8 @@ def prepare(folder: Path) -> None:
     mine.summary.write_text('{"phase": "finished", "steps": 1, "last_event_at": 1700000000000000000}')
     (folder / "mine.py").write_text(KEEP)
     (folder / "lines.jsonl").write_text(LINES)
+    (folder / "Qwen3-4B").mkdir()
+    (folder / "Qwen3-4B" / "config.json").write_text(json.dumps(PUBLISHED["qwen3-4B"].config))
 
 
 def _archive(folder: Path, run: str, records: list[Recorded]) -> None:

@@ -19,6 +19,10 @@ class version:
 class cuda:
     device_count = staticmethod(lambda: {count})
     get_device_name = staticmethod(lambda index: "NVIDIA H100 80GB HBM3")
+    class get_device_properties:
+        total_memory = 85_520_809_984
+        def __init__(self, index):
+            pass
     @staticmethod
     def init():
         if not {count}:

@@ -13,7 +13,8 @@ from schemas.runs import Branched
 from schemas.trust import name_words
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.cli.watched import announce_recovery
-from slime_events.app.launch.gpu_preflight import Needs
+from slime_events.app.launch.gpu_facts import machines
+from slime_events.app.launch.machine_facts import facts_of
 from slime_events.app.launch.model_preflight import memory_note
 from slime_events.app.launch.preflight import check_start
 from slime_events.app.launch.run_record import RunRecord
@@ -29,6 +30,8 @@ from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.machine.cuda_toolkit import find_toolkit
+from slime_events.core.planning.assumptions import Assumptions
+from slime_events.core.planning.needs import Needs
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.loop.conductor.decide import waits_for
 from slime_events.loop.conductor.plan import make_plan
@@ -49,7 +52,20 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     RunFolder(parsed.settings.run.runs_dir, parsed.settings.run.run).check_new()
     settings = resolve(parsed)
+    if arguments.dry_run:
+        return _show_plan(settings)
     return finish(run_to_end(settings), RunFolder(settings.run.runs_dir, settings.run.run))
+
+
+def _show_plan(settings: TrainSettings) -> int:
+    """Print the plan of a run that could start now."""
+    if settings.engine.device == "cuda":
+        from slime_events.app.cli.commands.plan import show_plan
+
+        return show_plan(settings, facts_of(machines(settings.run.ray_address)), Assumptions())
+    needs = Needs.of(settings)
+    print(f"the run fits: {needs.ranks} trainer ranks and {needs.engines} engines are processes on the CPU")
+    return 0
 
 
 def finish(summary: dict[str, Any] | None, folder: RunFolder, first: int = 0) -> int:

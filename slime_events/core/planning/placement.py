@@ -48,6 +48,10 @@ def count_ranks(free: Sequence[int], request: PlaceRequest) -> tuple[int, ...] |
     Keeps groups of `together` ranks on one machine, if that is possible for all groups, and uses as few machines for
     ranks as possible.
     """
+    if request.ranks + request.engines * request.each > sum(free):
+        return None
+    if request.engines > sum(gpus // request.each for gpus in free):
+        return None
     for unit in sorted({request.together, 1}, reverse=True):
         if request.ranks % unit == 0 and (counts := _count_units(free, request, unit)) is not None:
             return counts
@@ -96,3 +100,58 @@ def order_ranks(machines: Sequence[str], together: int) -> tuple[int, ...]:
 def split_groups(machines: Sequence[str], together: int) -> int:
     """Return the number of groups of `together` ranks that are on several machines. machines: machine by rank."""
     return sum(len(set(machines[start : start + together])) > 1 for start in range(0, len(machines), together))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShare:
+    """The part of a run on one machine."""
+
+    gpus: Annotated[int, doc("GPUs that are free on the machine")]
+    ranks: int
+    engines: Annotated[tuple[int, ...], doc("Numbers of its engines; an engine of several machines is on each")]
+
+
+def place_all(free: Sequence[int], request: PlaceRequest, shared_engines: int = 0) -> tuple[NodeShare, ...] | None:
+    """Return the part of each machine, or None if ranks and engines do not all fit. free: free GPUs by machine.
+
+    shared_engines: engines on the GPUs of ranks, which `request` does not count. An engine with more GPUs than a
+    machine takes whole machines.
+    """
+    each, largest = request.each, max(free, default=0)
+    if each > largest:
+        return _place_wide(free, request, shared_engines)
+    counts = count_ranks(free, request)
+    if counts is None:
+        return None
+    room = [(gpus - count) // each for gpus, count in zip(free, counts, strict=True)]
+    if shared_engines:
+        beside = [count // each for count in counts]
+        room = beside if sum(beside) >= shared_engines else [gpus // each for gpus in free]
+    left, begin, shares = shared_engines or request.engines, 0, []
+    for gpus, ranks, most in zip(free, counts, room, strict=True):
+        here = min(most, left - begin)
+        shares.append(NodeShare(gpus, ranks, tuple(range(begin, begin + here))))
+        begin += here
+    return tuple(shares) if begin == left else None
+
+
+def _place_wide(free: Sequence[int], request: PlaceRequest, shared_engines: int) -> tuple[NodeShare, ...] | None:
+    """Place engines that take several whole machines of the same size each."""
+    largest = max(free, default=0)
+    if not largest or request.each % largest:
+        return None
+    span = request.each // largest
+    whole = [index for index, gpus in enumerate(free) if gpus == largest]
+    engines = shared_engines or request.engines
+    taken = whole[len(whole) - engines * span :] if engines else []
+    if engines * span > len(whole):
+        return None
+    numbers = {index: order // span for order, index in enumerate(taken)}
+    for_ranks = [0 if index in numbers and not shared_engines else gpus for index, gpus in enumerate(free)]
+    counts = count_ranks(for_ranks, PlaceRequest(request.ranks, request.together))
+    if counts is None:
+        return None
+    return tuple(
+        NodeShare(gpus, ranks, (numbers[index],) if index in numbers else ())
+        for index, (gpus, ranks) in enumerate(zip(free, counts, strict=True))
+    )

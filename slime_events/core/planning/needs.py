@@ -1,0 +1,77 @@
+"""`Needs`: the ranks and engines of a run, and their GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from schemas.doc import doc
+from slime_events.core.config.derivations import on_device
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.machine.gpus import gpus
+from slime_events.core.planning.placement import PlaceRequest
+
+RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
+"""Parts of a shared GPU, by which Ray places processes. Two ranks never fit on one GPU, because NCCL refuses that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Ranks and engines of a run, and their GPUs."""
+
+    ranks: Annotated[int, doc("Ranks of the trainer, which take a GPU each")]
+    engines: Annotated[int, doc("Replicas of the engine")]
+    each: Annotated[int, doc("GPUs of an engine")] = 1
+    shared: Annotated[bool, doc("Each GPU has a rank and an engine")] = False
+    together: Annotated[int, doc("Ranks that hold the parts of one layer: the tensor parallel size")] = 1
+
+    @classmethod
+    def of(cls, settings: TrainSettings) -> Needs:
+        """Return the needs of a run with these settings on GPUs."""
+        engine, debug = on_device(settings, "cuda").engine, settings.debug
+        return cls(
+            ranks=0 if debug.debug_rollout_only else settings.trainer.world_size,
+            engines=0 if debug.debug_train_only else engine.replicas,
+            each=engine.rollout_num_gpus_per_engine,
+            shared=engine.colocate,
+            together=settings.trainer.tensor_model_parallel_size,
+        )
+
+    @property
+    def total(self) -> int:
+        """Number of GPUs."""
+        return max(self.ranks, self.engines * self.each) if self.shared else self.ranks + self.engines * self.each
+
+    @property
+    def request(self) -> PlaceRequest:
+        """Ranks and engines that need their own GPUs."""
+        return PlaceRequest(self.ranks, self.together, 0 if self.shared else self.engines, self.each)
+
+    def refusal(self, available: str, counts: Sequence[int]) -> str | None:
+        """Return a message if there are too few GPUs. counts: GPUs by machine. available: the same as text."""
+        if self.shared and self.each > 1:
+            return (
+                f"--colocate needs engines of one GPU: an engine of {gpus(self.each)} (--rollout-num-gpus-per-engine) "
+                "cannot share them with trainer ranks. Leave --colocate out, or use engines of one GPU"
+            )
+        if self.total > sum(counts):
+            or_share = ", or let ranks and engines share with --colocate"
+            return (
+                f"{available}, and the run needs {self.total}: {self}. Lower --actor-num-gpus-per-node or "
+                f"--rollout-num-gpus{'' if self.shared or self.each > 1 else or_share}"
+            )
+        # If the sum is enough and all engines fit, the ranks fit into the GPUs left.
+        fitting = sum(count // self.each for count in counts)
+        if self.engines > fitting and not self.shared:
+            return (
+                f"{available}, and the run needs {self}: an engine's {gpus(self.each)} (--rollout-num-gpus-per-engine) "
+                f"must be on one machine, and {fitting} of {self.engines} engines fit. Lower "
+                "--rollout-num-gpus-per-engine or --rollout-num-gpus"
+            )
+        return None
+
+    def __str__(self) -> str:
+        ranks = f"{self.ranks} trainer rank{'' if self.ranks == 1 else 's'}"
+        engines = f"{self.engines} engine{'' if self.engines == 1 else 's'} of {gpus(self.each)}"
+        return f"{ranks} and {engines}, {'sharing GPUs' if self.shared else 'a GPU for each rank'}"

@@ -1,0 +1,210 @@
+"""`make_plan`: GPUs, machines, memory and data volumes of a run, and what is missing for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from schemas.doc import doc
+from slime_events.core.config.derivations import on_device
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.machine.gpus import gpus
+from slime_events.core.planning.assumptions import GIB, Assumptions
+from slime_events.core.planning.engine_memory import EngineBytes, engine_bytes
+from slime_events.core.planning.facts import Facts
+from slime_events.core.planning.model import ModelShape, PlannedModel, RankBytes, TokenLoad
+from slime_events.core.planning.needs import ENGINE_SHARE, RANK_SHARE, Needs
+from slime_events.core.planning.placement import NodeShare, place_all
+from slime_events.core.planning.speed import Speed, speed_of
+from slime_events.core.planning.volumes import Volumes, volumes_of
+
+
+class Verdict(StrEnum):
+    """Whether a run fits on its machines."""
+
+    FITS = "fits"
+    IN_TURNS = "fits in turns"
+    TOO_SMALL = "does not fit"
+
+
+class Resource(StrEnum):
+    """A resource that may be too small."""
+
+    GPUS = "GPUs"
+    RANK_MEMORY = "memory of a rank"
+    ENGINE_MEMORY = "memory of an engine"
+    SHARED_MEMORY = "memory of a shared GPU"
+    HOST_MEMORY = "memory of a machine"
+    LAYOUT = "layout"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Something that a run needs and the machines do not have."""
+
+    resource: Resource
+    needed: Annotated[int, doc("GPUs, or bytes.")]
+    available: int
+    reason: Annotated[str, doc("The problem, in one sentence with the numbers.")]
+    certain: Annotated[bool, doc("Exact numbers alone say so, without an estimate.")] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The plan of a run on GPUs."""
+
+    needs: Needs
+    facts: Facts
+    assumed: Assumptions
+    shape: ModelShape
+    load: TokenLoad
+    nodes: Annotated[tuple[NodeShare, ...] | None, doc("The part of each machine; None if it does not all fit.")]
+    rank: Annotated[RankBytes | None, doc("Of the fullest rank; None without a trainer, or if it cannot be divided.")]
+    engine: Annotated[EngineBytes | None, doc("None without engines, or if the memory of a GPU is unknown.")]
+    shared_bytes: Annotated[int | None, doc("Bytes of a rank and an engine side by side on a shared GPU.")]
+    turn_bytes: Annotated[int | None, doc("The same if one of the two always sleeps.")]
+    speed: Speed | None
+    volumes: Volumes | None
+    shortages: tuple[Shortage, ...]
+    limits: Annotated[tuple[str, ...], doc("Parts of the plan that this version cannot start.")]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the run fits. In turns: ranks and engines that share GPUs must release their memory to each other."""
+        if not self.shortages:
+            return Verdict.FITS
+        resources = {shortage.resource for shortage in self.shortages}
+        in_turns = self.facts.gpu_bytes is not None and (self.turn_bytes or 0) <= self.facts.gpu_bytes
+        return Verdict.IN_TURNS if resources == {Resource.SHARED_MEMORY} and in_turns else Verdict.TOO_SMALL
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Parts of a GPU that Ray counts for a rank and for each GPU of an engine."""
+        return (RANK_SHARE, ENGINE_SHARE) if self.needs.shared else (1.0, 1.0)
+
+
+def make_plan(facts: Facts, settings: TrainSettings, model: PlannedModel, assumed: Assumptions) -> Plan:
+    """Return the plan of a run. settings: derived, of any device; the plan is that of GPUs."""
+    settings = on_device(settings, "cuda")
+    needs, load = Needs.of(settings), token_load(settings, assumed)
+    nodes = place_all(facts.gpus, needs.request, needs.engines if needs.shared else 0)
+    rank, engine, problem = None, None, None
+    if needs.ranks and (problem := model.refusal(settings.trainer)) is None:
+        rank = model.rank(settings.trainer, load, assumed)
+    if needs.engines and facts.gpu_bytes is not None:
+        engine = engine_bytes(model.shape, settings.engine, facts.gpu_bytes, assumed)
+    together, in_turn = _on_shared(needs, rank, engine, assumed)
+    speed = volumes = None
+    if facts.gpu_bytes is not None and problem is None and (engine is None or engine.cached >= load.longest):
+        speed = speed_of(settings, needs, model, engine, load, assumed)
+        volumes = volumes_of(settings, needs, model.shape, load, speed, assumed)
+    shortages = [] if problem is None else [Shortage(Resource.LAYOUT, 0, 0, problem)]
+    shortages += _too_few(facts, needs, nodes)
+    if facts.gpu_bytes is not None:
+        shortages += _too_small(facts.gpu_bytes, needs, rank, engine, load, together)
+    shortages += _host_shortage(facts, needs, rank, nodes)
+    return Plan(
+        needs, facts, assumed, model.shape, load, nodes, rank, engine, together, in_turn, speed, volumes,
+        tuple(shortages), limits_of(facts, needs),
+    )  # fmt: skip
+
+
+def token_load(settings: TrainSettings, assumed: Assumptions) -> TokenLoad:
+    """Return the lengths of samples by the limits of the settings."""
+    rollout = settings.rollout
+    prompt = min(rollout.longest_prompt or assumed.prompt_tokens, assumed.prompt_tokens)
+    longest_prompt = rollout.rollout_max_prompt_len or prompt
+    response = rollout.rollout_max_response_len * assumed.response_share
+    longest = longest_prompt + rollout.rollout_max_response_len
+    if rollout.rollout_max_context_len is not None:
+        longest = min(longest, rollout.rollout_max_context_len)
+    return TokenLoad(longest, prompt + response, response, rollout.rollout_max_response_len)
+
+
+def _on_shared(
+    needs: Needs, rank: RankBytes | None, engine: EngineBytes | None, assumed: Assumptions
+) -> tuple[int | None, int | None]:
+    """Return the bytes of a shared GPU: with rank and engine side by side, and with turns."""
+    if not needs.shared or rank is None or engine is None:
+        return None, None
+    return rank.total + engine.total, max(rank.total, engine.total) + int(assumed.asleep_gib * GIB)
+
+
+def _too_few(facts: Facts, needs: Needs, nodes: tuple[NodeShare, ...] | None) -> list[Shortage]:
+    if nodes is not None:
+        return []
+    needed = needs.total
+    if needed > facts.total:
+        reason = f"the run needs {gpus(needed)} ({needs}), and there are {facts.total}: {facts}"
+    else:
+        reason = (
+            f"{needs} do not fit on {facts}: an engine's {gpus(needs.each)} must be on one machine, or be all GPUs of "
+            "several"
+        )
+    return [Shortage(Resource.GPUS, needed, facts.total, reason)]
+
+
+def _too_small(
+    size: int, needs: Needs, rank: RankBytes | None, engine: EngineBytes | None, load: TokenLoad, together: int | None
+) -> list[Shortage]:
+    """Return shortages of a GPU's memory. size: of a GPU."""
+    shortages = []
+    if rank is not None and rank.total > size:
+        parts = f"weights, gradients and optimizer {_gib(rank.state)}, activations and logits "
+        parts += f"{_gib(rank.activations + rank.logits)}, runtime {_gib(rank.runtime)}"
+        reason = f"a trainer rank needs {_gib(rank.total)} GiB ({parts}), and a GPU has {_gib(size)}"
+        shortages.append(Shortage(Resource.RANK_MEMORY, rank.total, size, reason, certain=rank.state > size))
+    if engine is not None:
+        least = engine.weights + load.longest * engine.token
+        if engine.cached < load.longest:
+            reason = (
+                f"an engine of {gpus(needs.each)} needs {_gib(least)} GiB on each (weights {_gib(engine.weights)}, and "
+                f"the cache of a sample of {load.longest:,} tokens), and SGLang takes {_gib(engine.static)}"
+            )
+            certain = engine.weights > engine.static
+            shortages.append(Shortage(Resource.ENGINE_MEMORY, least, engine.static, reason, certain))
+        elif engine.total > size:
+            reason = (
+                f"an engine needs {_gib(engine.total)} GiB (weights and cache {_gib(engine.static)}, runtime "
+                f"{_gib(engine.runtime)}), and a GPU has {_gib(size)}"
+            )
+            shortages.append(Shortage(Resource.ENGINE_MEMORY, engine.total, size, reason, certain=False))
+    if not shortages and together is not None and together > size and rank is not None and engine is not None:
+        reason = (
+            f"a rank ({_gib(rank.total)} GiB) and an engine ({_gib(engine.total)} GiB) side by side need "
+            f"{_gib(together)} GiB, and a GPU has {_gib(size)}"
+        )
+        certain = rank.state + engine.static > size
+        shortages.append(Shortage(Resource.SHARED_MEMORY, together, size, reason, certain))
+    return shortages
+
+
+def _host_shortage(
+    facts: Facts, needs: Needs, rank: RankBytes | None, nodes: tuple[NodeShare, ...] | None
+) -> list[Shortage]:
+    if facts.host_bytes is None or rank is None or nodes is None:
+        return []
+    most = max(node.ranks for node in nodes)
+    needed = most * rank.host
+    if needed <= facts.host_bytes:
+        return []
+    reason = (
+        f"{most} ranks of a machine need {_gib(needed)} GiB of host memory (offloaded optimizer, frozen models), and a "
+        f"machine has {_gib(facts.host_bytes)}"
+    )
+    return [Shortage(Resource.HOST_MEMORY, needed, facts.host_bytes, reason)]
+
+
+def limits_of(facts: Facts, needs: Needs) -> tuple[str, ...]:
+    """Return what this version cannot start, although the machines may be large enough."""
+    limits = []
+    if needs.shared and needs.each > 1:
+        limits.append(f"ranks share GPUs with engines of one GPU only, and these have {needs.each}")
+    if needs.engines and needs.each > facts.largest > 0:
+        limits.append(f"an engine is on one machine, and {needs.each} GPUs are on {-(-needs.each // facts.largest)}")
+    return tuple(limits)
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f}"
