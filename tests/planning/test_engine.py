@@ -7,6 +7,7 @@ import torch
 
 from actors.megatron.families.registry import architecture_of
 from actors.megatron.planned_model import PlannedArchitecture
+from serve_apps.engines.arguments import SHIMS
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.planning.assumptions import GIB, Assumptions
 from slime_events.core.planning.engine_memory import engine_bytes, token_bytes
@@ -15,12 +16,19 @@ from tests.megatron.published import PUBLISHED
 SLOTS = 128
 
 
+@pytest.fixture
+def shims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let SGLang find the CPU's placeholders for kernels."""
+    monkeypatch.syspath_prepend(str(SHIMS))
+
+
 def per_gpu(name: str, size: int, **sglang: object) -> int:
     shape = PlannedArchitecture(architecture_of(PUBLISHED[name].config)).shape
     return token_bytes(shape, EngineSettings(rollout_num_gpus_per_engine=size, sglang=sglang))
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("shims")
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("name", ["qwen3-4B", "qwen2.5-7B", "glm4.5-355B-A32B"])
 def test_a_token_has_the_bytes_of_sglangs_pool(name: str, size: int) -> None:
@@ -41,6 +49,7 @@ def test_a_token_has_the_bytes_of_sglangs_pool(name: str, size: int) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("shims")
 @pytest.mark.parametrize("size", [1, 8])
 @pytest.mark.parametrize("name", ["deepseek-v3", "glm4.7-30B-A3B"])
 def test_a_latent_token_has_the_bytes_of_sglangs_pool(name: str, size: int) -> None:
