@@ -56,20 +56,29 @@ async def test_the_same_settings_twice(tmp_path: Path) -> None:
     assert [step.step for step in comparison.steps] == [0, 1, 2, 3]
 
 
-async def test_a_changed_reward(tmp_path: Path) -> None:
-    def grade(sample: Sample) -> float:
-        return 1 - by_text(sample) if str(sample.prompt).endswith(PROMPTS[CHANGED]) else by_text(sample)
-
-    plan = make_plan(steps=6)
+async def test_a_changed_reward_of_step_7(tmp_path: Path) -> None:
+    plan = make_plan(steps=9)
     a = await run(tmp_path / "a", plan, dropped=0)
-    difference = first(a, await run(tmp_path / "b", plan, grade=grade, dropped=0))
-    group = a.run.groups[difference.group or ""]
+    group = next(group for group in a.run.groups.values() if group.step == 7)
     assert group.prompt is not None
-    assert group.prompt.event.text.endswith(PROMPTS[CHANGED])
-    assert (difference.kind, difference.field, difference.step) == (Kind.REWARD, "value", group.step)
+    prompt = group.prompt.event.text
+
+    def grade(sample: Sample) -> float:
+        return 1 - by_text(sample) if str(sample.prompt) == prompt else by_text(sample)
+
+    difference = first(a, await run(tmp_path / "b", plan, grade=grade, dropped=0))
+    assert (difference.kind, difference.field, difference.step) == (Kind.REWARD, "value", 7)
     assert difference.sample == f"{group.group}-s0"
     assert isinstance(difference.a, float)
     assert difference.b == 1 - difference.a
+
+
+async def test_another_seed(tmp_path: Path) -> None:
+    a = await run(tmp_path / "a", make_plan(steps=4), dropped=0)
+    difference = first(a, await run(tmp_path / "b", make_plan(steps=4, seed=43), dropped=0))
+    assert (difference.kind, difference.step) == (Kind.TOKENS, 0)
+    seeds = next((value.a, value.b) for value in difference.inputs if value.name == "seed")
+    assert seeds[0] != seeds[1]
 
 
 async def test_a_changed_prompt(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from pathlib import Path
@@ -195,3 +196,11 @@ def test_a_number_of_processes_that_was_not_seen_is_named(changes: dict[str, int
     (prediction,) = view.predictions
     (sentence,) = (sentence for sentence in prediction.beyond if "1 were seen" in sentence)
     assert sentence.startswith("2 ")
+
+
+def test_rollouts_that_wait_for_room_at_the_engine_are_no_delay() -> None:
+    of = replace(SETTINGS, engine=replace(SETTINGS.engine, sglang_server_concurrency=2))
+    view = predict(played(dataclasses.replace(world(), settings=of)).run, of, {})
+    assert view.seen.step_seconds > 1.5 * predicted(world()).seen.step_seconds
+    assert view.own.step_seconds == pytest.approx(view.seen.step_seconds, rel=0.05)
+    assert view.delays.between < 0.01

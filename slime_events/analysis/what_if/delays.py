@@ -14,6 +14,7 @@ from slime_events.analysis.what_if.figures import measured_steps
 from slime_events.analysis.what_if.grader_speed import gradings_of, wait_of
 from slime_events.analysis.what_if.least_squares import fit
 from slime_events.analysis.what_if.timed_rollouts import NANO, TimedRollout
+from slime_events.core.config.settings import TrainSettings
 from slime_events.model import Run, Step
 
 
@@ -33,22 +34,19 @@ class Delays(msgspec.Struct, frozen=True, kw_only=True):
     saving: Annotated[float, doc("for a checkpoint")] = 0.0
 
 
-def measure_delays(run: Run, rollouts: Sequence[TimedRollout], max_staleness: int, gradings: int) -> Delays:
-    """Return the delays of a run.
-
-    max_staleness: of the run, which says what a batch may have waited for. gradings: most at once.
-    """
+def measure_delays(run: Run, rollouts: Sequence[TimedRollout], settings: TrainSettings, gradings: int) -> Delays:
+    """Return the delays of a run. gradings: most at once."""
     steps = [step for step, _, _ in measured_steps(run)]
     activations = [entry.event for version in run.versions.values() for entry in version.activations]
     activations = [event for event in activations if event.version > 0 and not event.returns]
     saves = [version.checkpoint.event.seconds for version in run.versions.values() if version.checkpoint is not None]
-    to_begin, between = _begins(run, rollouts)
+    to_begin, between = _begins(run, rollouts, settings.engine.sglang_server_concurrency)
     return Delays(
         to_request=_median(_to_request(run, rollouts)),
         to_begin=to_begin,
         between=between,
         to_grade=wait_of(gradings_of(run), gradings),
-        to_seal=_median(_to_seal(run, steps, max_staleness)),
+        to_seal=_median(_to_seal(run, steps, settings.rollout.max_staleness)),
         to_commit=_median(_to_commit(run, steps)),
         to_activate=_median(event.lag for event in activations),
         loading=_median(event.seconds for event in activations),
@@ -70,10 +68,11 @@ def _to_request(run: Run, rollouts: Sequence[TimedRollout]) -> list[float]:
     return [at - done.at * NANO for number, at in first.items() if (done := commits.get(number)) is not None]
 
 
-def _begins(run: Run, rollouts: Sequence[TimedRollout]) -> tuple[float, float]:
+def _begins(run: Run, rollouts: Sequence[TimedRollout], room: int) -> tuple[float, float]:
     """Return the delay of the first rollout of a burst, and that between two of them.
 
-    A burst is all rollouts of one engine that the same commit allowed.
+    A burst is all rollouts of one engine that the same commit allowed. room: most rollouts of an engine at once. Only
+    the first ones of a burst count: later ones wait for the end of others.
     """
     ready = {
         (number, entry.event.engine): entry.at * NANO
@@ -84,7 +83,7 @@ def _begins(run: Run, rollouts: Sequence[TimedRollout]) -> tuple[float, float]:
     for rollout in rollouts:
         since = max(rollout.requested, ready.get((rollout.version, rollout.engine), 0.0))
         bursts.setdefault((rollout.version, rollout.engine), []).append(max(0.0, rollout.begin - since))
-    waits = [(place, wait) for burst in bursts.values() for place, wait in enumerate(sorted(burst))]
+    waits = [(place, wait) for burst in bursts.values() for place, wait in enumerate(sorted(burst)[:room])]
     if not waits:
         return 0.0, 0.0
     table = np.array(waits, np.float64)

@@ -12,7 +12,6 @@ from slime_events.analysis.what_if.delays import Delays, measure_delays
 from slime_events.analysis.what_if.engine_speed import EngineSpeed, fit_engines
 from slime_events.analysis.what_if.figures import measured_steps
 from slime_events.analysis.what_if.grader_speed import GraderSpeed, gradings_of
-from slime_events.analysis.what_if.policy import Policy
 from slime_events.analysis.what_if.timed_rollouts import NANO, timed_rollouts
 from slime_events.analysis.what_if.trainer_speed import TrainerSpeed, fit_trainer, training_times
 from slime_events.core.config.settings import TrainSettings
@@ -74,7 +73,7 @@ def measure(run: Run, settings: TrainSettings) -> Measurements:
         trainer=fit_trainer(
             run, [(rollout.begin, rollout.end) for rollout in rollouts], skips=settings.trainer.skip_zero_advantage
         ),
-        delays=measure_delays(run, rollouts, Policy.of(settings).max_staleness, graders.gradings),
+        delays=measure_delays(run, rollouts, settings, graders.gradings),
         graders=graders,
         training=training,
         evaluations=evaluations,
