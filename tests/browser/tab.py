@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.browser.devtools import Browser, DevToolsError, Json
 
-READY_S = 60.0
+READY_S = 30.0
 POLL_S = 0.02
 KEYS = {"Tab": 9, "Enter": 13, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40, "End": 35, "Space": 32}
 READY = "document.querySelector('main h1, main .error') !== null && document.querySelector('.waits') === null"

@@ -1,6 +1,7 @@
 // Requests to the server. Everything that it answers is data: views put it into text nodes.
 import { signal } from "@preact/signals";
 import type { RunChange, TimelineHead, TokenHead } from "./answers";
+import { kept, keptAnswer, noteAsked } from "./kept";
 
 // The address that a run prints ends in `#token=`. The token goes to the tab's storage, so that no link that is sent has it.
 const linked = new URLSearchParams(location.hash.slice(1)).get("token");
@@ -29,10 +30,18 @@ export function setToken(value: string): void {
   needsToken.value = false;
 }
 
-async function get(path: string, signal?: AbortSignal): Promise<Response> {
+export async function get(path: string, signal?: AbortSignal): Promise<Response> {
+  if (kept) {
+    const answer = keptAnswer(path);
+    if (answer) return answer;
+    throw new Refused(404, `this file has the view ${kept.url} alone: open the run in a console for the others`);
+  }
   const headers: Record<string, string> = token.value ? { Authorization: `Bearer ${token.value}` } : {};
   const response = await fetch(path, { headers, signal });
-  if (response.ok) return response;
+  if (response.ok) {
+    if (path.startsWith("/api/") && !path.endsWith("/changes")) noteAsked(path);
+    return response;
+  }
   if (response.status === 401) needsToken.value = true;
   const answer: { error?: string } = await response.json().catch(() => ({}));
   throw new Refused(response.status, answer.error ?? `the server answered ${response.status}`);
@@ -111,14 +120,19 @@ export async function getTimeline(run: string, query: URLSearchParams, signal?: 
 
 /** Saves an answer as a file. A link cannot: it sends no token. */
 export async function save(path: string, name: string): Promise<void> {
-  const url = URL.createObjectURL(await (await get(path)).blob());
+  download(await (await get(path)).blob(), name);
+}
+
+/** Gives the reader a file. */
+export function download(file: Blob, name: string): void {
+  const url = URL.createObjectURL(file);
   Object.assign(document.createElement("a"), { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
 /** Calls `changed` for each change of a run until it has ended. A stream that breaks is opened again. */
 export async function follow(run: string, changed: (change: RunChange) => void, stop: AbortSignal): Promise<void> {
-  while (!stop.aborted) {
+  while (!kept && !stop.aborted) {
     try {
       const response = await get(runPath(run, "changes"), stop);
       if (await readEvents(response, changed)) return;

@@ -1,10 +1,12 @@
 // The console: a bar with the views of a run, and the view of the URL.
 import { render } from "preact";
-import { LocationProvider, Route, Router, useLocation } from "preact-iso";
+import { Route, Router, useLocation } from "preact-iso";
 import { useEffect, useRef } from "preact/hooks";
 import { needsToken, setToken } from "./api";
 import { visible } from "./format";
+import { kept } from "./kept";
 import { to } from "./links";
+import { Located, Save } from "./one_file";
 import { theme, switchTheme } from "./theme";
 import { change, useFollowed } from "./use";
 import { PAGES, VIEWS } from "./views";
@@ -35,6 +37,7 @@ function Bar() {
       <span class="state quiet" role="status">
         {state && (state.on ? `on, position ${state.position.toLocaleString("en")} of ${state.end.toLocaleString("en")}` : "")}
       </span>
+      <Save />
       <button onClick={switchTheme} aria-label={`switch to the ${theme.value === "dark" ? "light" : "dark"} theme`}>
         {theme.value === "dark" ? "light" : "dark"}
       </button>
@@ -78,7 +81,7 @@ function NotThere() {
 
 function App() {
   return (
-    <LocationProvider>
+    <Located>
       <a href="#view" class="skip">skip to the view</a>
       <Bar />
       <main id="view" tabIndex={-1}>
@@ -95,12 +98,12 @@ function App() {
           </Router>
         )}
       </main>
-    </LocationProvider>
+    </Located>
   );
 }
 
 try {
-  decodeURIComponent(location.pathname);
+  if (!kept) decodeURIComponent(location.pathname);
 } catch {
   // the router would throw too: a path whose percent signs stand for nothing is shown as it was typed
   history.replaceState(null, "", location.pathname.replaceAll("%", "%25") + location.search);

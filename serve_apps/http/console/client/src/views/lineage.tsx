@@ -263,7 +263,7 @@ function What({ run, asked }: { run: string; asked: URLSearchParams }) {
 export function LineageView({ run = "", id }: Shown) {
   const { url } = useLocation();
   if (id !== undefined) return <One run={run} id={id} />;
-  const words = new URL(url, location.origin).searchParams;
+  const words = new URL(url, "http://localhost").searchParams;
   const asked = new URLSearchParams(SUBJECTS.filter((name) => words.get(name)).map((name) => [name, words.get(name)!]));
   return asked.size ? <What key={String(asked)} run={run} asked={asked} /> : <All run={run} />;
 }

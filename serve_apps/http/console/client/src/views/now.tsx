@@ -5,6 +5,7 @@ import { getJson, runPath } from "../api";
 import type { Activity, Alarms, Checked, NowPage } from "../answers";
 import { decisionColumns } from "../decisions";
 import { cell, figure, ofNano, visible } from "../format";
+import { kept } from "../kept";
 import { to } from "../links";
 import { type Column, Copied, Facts, Loading, Source, Table } from "../parts";
 import { growth, useLoaded } from "../use";
@@ -25,7 +26,7 @@ function useAge(page: NowPage): number {
   const [age, setAge] = useState(0);
   useEffect(() => {
     setAge(0);
-    if (page.status !== "running") return;
+    if (page.status !== "running" || kept) return;
     const begun = performance.now();
     const timer = setInterval(() => setAge((performance.now() - begun) * 1e6), 1000);
     return () => clearInterval(timer);

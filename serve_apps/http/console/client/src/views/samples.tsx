@@ -36,7 +36,7 @@ interface Wish {
 }
 
 function wishOf(url: string): Wish {
-  const words = new URL(url, location.origin).searchParams;
+  const words = new URL(url, "http://localhost").searchParams;
   const word = (name: string) => words.get(name) ?? "";
   return { filters: words.getAll("filter"), text: word("text"), where: word("where"), order: word("order") };
 }
