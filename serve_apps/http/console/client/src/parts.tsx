@@ -79,8 +79,13 @@ export interface Column<T> {
   of: (row: T) => ComponentChildren;
 }
 
-/** A table of few rows. */
+/** Rows of a table that are shown at first: a browser needs a minute for ten thousand. */
+const FIRST_ROWS = 300;
+
+/** A table; a long one at first with its beginning, and on request ten times as much. */
 export function Table<T>({ rows, columns, label }: { rows: T[]; columns: Column<T>[]; label: string }) {
+  const [most, setMost] = useState(FIRST_ROWS);
+  const left = rows.length - most;
   return (
     <div class="scrolls">
       <table aria-label={label}>
@@ -88,11 +93,16 @@ export function Table<T>({ rows, columns, label }: { rows: T[]; columns: Column<
           <tr>{columns.map((column) => <th key={column.name} scope="col" class={column.number ? "number" : ""} title={column.title}>{column.name}</th>)}</tr>
         </thead>
         <tbody>
-          {rows.map((row, at) => (
+          {rows.slice(0, most).map((row, at) => (
             <tr key={at}>{columns.map((column) => <td key={column.name} class={column.number ? "number" : ""}>{column.of(row)}</td>)}</tr>
           ))}
         </tbody>
       </table>
+      {left > 0 && (
+        <button onClick={() => setMost(most * 10)}>
+          {left.toLocaleString("en")} more rows: show {Math.min(left, most * 9).toLocaleString("en")}
+        </button>
+      )}
     </div>
   );
 }
