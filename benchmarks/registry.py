@@ -46,6 +46,7 @@ NAMES = (
     "pipeline",
     "long_run",
     "query",
+    "console",
     "rescore",
     "trl",
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import math
 import os
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from benchmarks import flood
+from benchmarks import console, flood
 from benchmarks.critical_path import Work, covered, merge, step_times
 from benchmarks.figure import Better, Figure, Row
 from benchmarks.length_bias import fastest_of_each_draw, ks_distance
@@ -19,8 +20,11 @@ from benchmarks.pipeline import bubble
 from benchmarks.processes import Watch, proportional_bytes
 from benchmarks.registry import LONG, NAMES, chosen
 from benchmarks.table import HEAD, cells, markdown, text
+from benchmarks.wide_run import fill_wide
 from schemas.event import Event
 from schemas.rollouts import RolloutCompleted, Timings, WeightSpan
+from slime_events.analysis.query import open_tables
+from slime_events.analysis.query.cache import FOLDER
 from storage.log import Recorded
 from tests import made
 
@@ -170,3 +174,18 @@ def test_tiny_runs_give_finite_figures(name: str, sizes: dict[str, Any]) -> None
     for figure in figures:
         assert figure.value is not None, figure.note
         assert math.isfinite(figure.value)
+
+
+def test_without_a_chromium_the_pages_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "chromium", lambda: None)
+    figures = console.measure()
+    assert [figure.met for figure in figures] == [False] * len(figures) != []
+    assert all(figure.value is None and figure.note for figure in figures)
+
+
+def test_the_wide_run_has_its_samples_and_intervals(tmp_path: Path) -> None:
+    archive = fill_wide(tmp_path, 128)
+    with open_tables(str(archive), cache=tmp_path / "cache" / FOLDER) as tables:
+        assert tables.sql("SELECT count(*), count(reward), count(step) FROM samples").rows() == [(128, 128, 128)]
+        works = dict(tables.sql("SELECT work, count(*) FROM intervals GROUP BY ALL").rows())
+    assert (works["generate"], works["grade"], works["train"], works["batch"]) == (128, 128, 2, 16)
