@@ -25,9 +25,11 @@ from slime_events.analysis.query.tables import TABLES
 _SETTINGS = {
     "autoload_known_extensions": "false",
     "autoinstall_known_extensions": "false",
+    "memory_limit": "25%",
     "temp_directory": str(Path(tempfile.gettempdir(), f"slime-events-query-{os.getpid()}")),
 }
-"""temp_directory: swap for queries that exceed the memory; deleted afterwards."""
+"""memory_limit: of the machine's memory, because a run beside needs the rest. temp_directory: swap for queries that
+exceed it; deleted afterwards."""
 
 Loaded = Sequence[tuple[RunRows, Mapping[str, TableRows]]]
 """Each run with its loaded rows. The queried run is first."""

@@ -64,7 +64,7 @@ def _show_plan(settings: TrainSettings) -> int:
 
         return show_plan(settings, facts_of(machines(settings.run.ray_address)), Assumptions())
     needs = Needs.of(settings)
-    print(f"the run fits: {needs.ranks} trainer ranks and {needs.engines} engines are processes on the CPU")
+    print(f"the run fits. Processes on the CPU: trainer ranks {needs.ranks}, engines {needs.engines}")
     return 0
 
 
