@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
+from tests.cli.small_run import RUN
+
 
 class Sights(NamedTuple):
     """What the URLs of a run's views name."""
@@ -22,6 +24,7 @@ ALL: dict[str, str] = {
     "timeline": "/runs/{run}/timeline",
     "metrics": "/runs/{run}/metrics",
     "metrics by time": "/runs/{run}/metrics?by=seconds",
+    "metrics of several runs": "/runs/{run}/metrics?by=trained_tokens&with=agents&with=" + RUN,
     "samples": "/runs/{run}/samples",
     "samples filtered": "/runs/{run}/samples?filter=reward:eq:0&order=-tokens",
     "group": "/runs/{run}/groups/{group}",

@@ -54,7 +54,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
     steps: Annotated[tuple[int, ...], doc("steps, ascending")]
     seconds: Annotated[Numbers, doc("time of the commit since the run's first sample [s]; null before the commit")]
-    trained_tokens: Annotated[Numbers, doc("tokens trained on up to the step")]
+    trained_tokens: Annotated[Numbers, doc("tokens of prompts and responses trained on up to the step")]
     bands: Annotated[tuple[Band, ...], doc("quantiles and means over samples")]
     lines: Annotated[tuple[Line, ...], doc("figures of groups and of the trainer")]
     source: Annotated[AnswerSource, doc("query for the bands")]

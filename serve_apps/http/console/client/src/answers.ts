@@ -740,7 +740,7 @@ export interface Metrics {
   steps: number[];
   /** time of the commit since the run's first sample [s]; null before the commit */
   seconds: (number | null)[];
-  /** tokens trained on up to the step */
+  /** tokens of prompts and responses trained on up to the step */
   trained_tokens: (number | null)[];
   /** quantiles and means over samples */
   bands: Band[];

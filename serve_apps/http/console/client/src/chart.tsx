@@ -4,7 +4,8 @@ import uPlot from "uplot";
 import { figure } from "./format";
 import { theme } from "./theme";
 
-export type Values = (number | null)[];
+/** Null is a gap; a line goes on over undefined, where another run has a point. */
+export type Values = (number | null | undefined)[];
 
 export interface Curve {
   label: string;
@@ -13,6 +14,8 @@ export interface Curve {
   colour: string;
   /** The area between a `lower` curve and the `upper` one after it is filled. */
   kind: keyof typeof WIDTHS;
+  /** Called in place of the chart's `onPick` with a point of this curve. */
+  onPick?: (index: number) => void;
 }
 
 interface Chart {
@@ -34,12 +37,17 @@ export function Chart({ title, x, curves, onPick }: Chart) {
   const plot = useRef<uPlot | null>(null);
   const pick = useRef(onPick);
   pick.current = onPick;
+  const keyed = useRef(-1);
   const look = theme.value;
   useEffect(() => {
     const target = box.current!;
     const data = [x, ...curves.map((curve) => curve.values)] as uPlot.AlignedData;
     const made = new uPlot(options(title, target.clientWidth, curves, (text) => (readout.current!.textContent = text)), data, target);
-    made.over.addEventListener("click", () => made.cursor.idx != null && pick.current(made.cursor.idx));
+    keyed.current = -1;
+    made.over.addEventListener("click", () => {
+      const [at, curve] = curves.some((one) => one.onPick) ? nearest(made, curves) : [made.cursor.idx, undefined];
+      if (at != null) (curve?.onPick ?? pick.current)(at);
+    });
     const sized = new ResizeObserver(() => made.setSize({ width: target.clientWidth, height: HEIGHT }));
     sized.observe(target);
     plot.current = made;
@@ -48,13 +56,15 @@ export function Chart({ title, x, curves, onPick }: Chart) {
       made.destroy();
     };
   }, [title, x, curves, look]);
-  const keys = (event: KeyboardEvent) => plot.current && onKey(event, plot.current, x.length, (at) => pick.current(at));
+  const keys = (event: KeyboardEvent) => plot.current && onKey(event, plot.current, curves, keyed, pick.current);
   return (
     <div
       class="chart"
       tabIndex={0}
       role="group"
-      aria-label={`${title}: ${summary(curves[curves.length - 1].values)}. Left and right move along the steps, Enter opens the rows.`}
+      aria-label={`${title}: ${summary(curves[curves.length - 1].values)}. Left and right move along the steps, ${
+        curves.some((one) => one.onPick) ? "up and down choose a run, " : ""
+      }Enter opens the rows.`}
       onKeyDown={keys}
     >
       <div ref={box} />
@@ -63,18 +73,42 @@ export function Chart({ title, x, curves, onPick }: Chart) {
   );
 }
 
-function onKey(event: KeyboardEvent, plot: uPlot, count: number, pick: (at: number) => void): void {
-  const at = plot.cursor.idx ?? 0;
+/** The index and the curve of the point that is nearest to the cursor. */
+function nearest(plot: uPlot, curves: Curve[]): [number | null, Curve | undefined] {
+  const { left = 0, top = 0 } = plot.cursor;
+  let [best, found, of]: [number, number | null, Curve | undefined] = [Infinity, null, undefined];
+  for (const curve of curves) {
+    curve.values.forEach((value, at) => {
+      if (value == null) return;
+      const far = Math.hypot(plot.valToPos(plot.data[0][at], "x") - left, plot.valToPos(value, "y") - top);
+      if (far < best) [best, found, of] = [far, at, curve];
+    });
+  }
+  return [found, of];
+}
+
+/** Moves the cursor along the points of a run. keyed: the index of the curve of a further run; -1 for the chart's own. */
+function onKey(event: KeyboardEvent, plot: uPlot, curves: Curve[], keyed: { current: number }, pick: (at: number) => void): void {
+  const runs = [-1, ...curves.flatMap((curve, at) => (curve.onPick ? [at] : []))];
   const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-  if (event.key === "Enter") pick(at);
-  if (move === undefined) return;
+  const turn = runs.length > 1 ? { ArrowUp: -1, ArrowDown: 1 }[event.key] : undefined;
+  if (turn !== undefined) keyed.current = runs[(runs.indexOf(keyed.current) + turn + runs.length) % runs.length];
+  const own = keyed.current < 0 ? curves.filter((curve) => !curve.onPick) : [curves[keyed.current]];
+  const points = [...plot.data[0].keys()].filter((at) => own.some((curve) => curve.values[at] !== undefined));
+  const cursor = plot.cursor.idx ?? points[0];
+  const at = points.length ? points.reduce((best, one) => (Math.abs(one - cursor) < Math.abs(best - cursor) ? one : best)) : null;
+  if (event.key === "Enter" && at !== null) (curves[keyed.current]?.onPick ?? pick)(at);
+  if (move === undefined && turn === undefined) return;
   event.preventDefault();
-  const next = Math.min(count - 1, Math.max(0, at + move));
-  plot.setCursor({ left: plot.valToPos(plot.data[0][next], "x"), top: plot.bbox.height / devicePixelRatio / 2 });
+  if (at === null) return;
+  const next = points[Math.min(points.length - 1, Math.max(0, points.indexOf(at) + (move ?? 0)))];
+  const value = keyed.current < 0 ? null : own[0].values[next];
+  const top = value == null ? plot.bbox.height / devicePixelRatio / 2 : plot.valToPos(value, "y");
+  plot.setCursor({ left: plot.valToPos(plot.data[0][next], "x"), top });
 }
 
 function summary(values: Values): string {
-  const there = values.filter((value) => value !== null);
+  const there = values.filter((value) => value != null);
   return there.length ? `from ${figure(there[0])} to ${figure(there[there.length - 1])}` : "no values";
 }
 
@@ -89,7 +123,7 @@ function rangeOf(low: number | null, high: number | null): [number, number] {
 function figuresAt(plot: uPlot, curves: Curve[]): string {
   const at = plot.cursor.idx;
   if (at == null) return "";
-  const parts = curves.map((curve) => `${curve.label} ${curve.values[at] === null ? "–" : figure(curve.values[at])}`);
+  const parts = curves.flatMap(({ label, values: { [at]: value } }) => (value === undefined ? [] : [`${label} ${value === null ? "–" : figure(value)}`]));
   return [`at ${figure(plot.data[0][at])}`, ...parts].join(" · ");
 }
 
@@ -117,7 +151,7 @@ function options(title: string, width: number, curves: Curve[], read: (text: str
         stroke: colour(curve.colour),
         width: WIDTHS[curve.kind],
         dash: DASHES[curve.kind],
-        points: { show: curve.values.length < 2 },
+        points: { show: curve.values.filter((value) => value != null).length < 2 },
       })),
     ],
   };
