@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from schemas.arrays import unpack
@@ -156,7 +157,7 @@ async def test_a_trace_leads_from_submit_to_activate(tmp_path: Path) -> None:
     log = await small_run()
     rebuilt = await trace_text(log, tmp_path, "inbox")
     spans = [span for recorded in log.records if (span := span_of(recorded.envelope)) is not None]
-    (tmp_path / "all-1.jsonl").write_text("".join(json.dumps(to_otlp_json(span)) + "\n" for span in spans))
+    (tmp_path / "all-1.jsonl").write_bytes(msgspec.json.Encoder().encode_lines([*map(to_otlp_json, spans)]))
     exported = await trace_text(log, tmp_path, "inbox-aa")
     names = [line.lstrip("│├└─⇢ ").split()[0] for line in exported.splitlines()]
     assert names == [
@@ -179,7 +180,7 @@ async def test_a_trace_of_which_only_failures_were_exported_is_rebuilt(tmp_path:
     log = await small_run()
     spans = [span for recorded in log.records if (span := span_of(recorded.envelope)) is not None]
     part = [span for span in spans if span.name == "generate"]
-    (tmp_path / "part-1.jsonl").write_text("".join(json.dumps(to_otlp_json(span)) + "\n" for span in part))
+    (tmp_path / "part-1.jsonl").write_bytes(msgspec.json.Encoder().encode_lines([*map(to_otlp_json, part)]))
     assert (await trace_text(log, tmp_path, "inbox-aa")).startswith("submit")
 
 

@@ -32,7 +32,7 @@ from slime_events.algorithms.train_arguments import parse_train
 from slime_events.analysis.metrics.fold import MetricsRow
 from slime_events.app.loggers.logger import LoggedRun
 from slime_events.app.loggers.otlp_logger import OtlpLogger
-from slime_events.core.telemetry.exporters import DirectExport, OtlpExporter
+from slime_events.core.telemetry.exporters import OtlpExporter
 from slime_events.core.telemetry.span import Span
 
 COLLECTOR = yaml.safe_load((COMPOSE / "collector.yaml").read_text())
@@ -212,7 +212,7 @@ def test_metrics_and_spans_arrive_at_a_collector(collector: tuple[Counts, list[s
     for row in (*rows, *rows):  # as a process does that was started again
         logger.write(row)
     logger.close()
-    exporter = DirectExport(OtlpExporter(otlp), {"service.name": "engine"})
+    exporter = OtlpExporter(otlp, {"service.name": "engine"})
     assert exporter.export([Span(name="generate", trace=1, span=2, start_ns=0, end_ns=2 * 10**9)] * 3)
     assert (counts.spans, counts.points) == (3, 6)
     assert kept_spans(tmp_path) == {(f"{1:032x}", f"{2:016x}")}, "one span, sent three times"

@@ -18,7 +18,7 @@ from storage.log import Readable
 
 
 class SpanReceiver(Protocol):
-    """Takes spans in batches. `slime_events.core.telemetry.exporters.DirectExport` sends them to an exporter."""
+    """Takes spans in batches, as the exporters in `slime_events.core.telemetry.exporters` do."""
 
     def export(self, spans: Sequence[Span]) -> bool:
         """Return whether the spans arrived; an OSError means that they did not."""

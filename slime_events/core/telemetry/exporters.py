@@ -1,4 +1,4 @@
-"""Spans of the OpenTelemetry SDK made from ours, and the exporters that take them: to a file or an OTLP/HTTP endpoint.
+"""Exporters of spans: to a file, or by the OpenTelemetry SDK to an OTLP/HTTP endpoint.
 
 The import takes 0.1 s, so processes without traces do not import this module.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -20,7 +20,7 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace import SpanContext as SdkContext
 
 from schemas.references import expand
-from slime_events.core.telemetry.span import Span, SpanContext, to_otlp_json
+from slime_events.core.telemetry.span import Span, to_otlp_json
 
 logger = logging.getLogger(__name__)
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
@@ -53,22 +53,7 @@ def _context(trace: int, span_id: int) -> SdkContext:
     return SdkContext(trace, span_id, is_remote=False, trace_flags=_SAMPLED)
 
 
-def from_sdk(span: ReadableSpan) -> Span:
-    """Return a finished span of the SDK as ours."""
-    return Span(
-        name=span.name,
-        trace=span.context.trace_id,
-        span=span.context.span_id,
-        start_ns=span.start_time,
-        end_ns=span.end_time,
-        parent=None if span.parent is None else span.parent.span_id,
-        attributes=span.attributes,
-        links=[SpanContext(link.context.trace_id, link.context.span_id) for link in span.links],
-        error=span.status.description if span.status.status_code is StatusCode.ERROR else None,
-    )
-
-
-class FileExporter(SpanExporter):  # type: ignore[misc]  # the SDK has no types here
+class FileExporter:
     """Writes JSON lines: `{"resource": ...}`, then OTLP JSON spans, then `{"dropped": n}`."""
 
     def __init__(self, file: BinaryIO, resource: Mapping[str, str | int]) -> None:
@@ -81,10 +66,10 @@ class FileExporter(SpanExporter):  # type: ignore[misc]  # the SDK has no types 
         path.parent.mkdir(parents=True, exist_ok=True)
         return cls(cast("BinaryIO", path.open("ab", buffering=0)), resource)
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Append the spans in a single write, so that readers see whole lines. Raises OSError."""
-        self._write([to_otlp_json(from_sdk(span)) for span in spans])
-        return SpanExportResult.SUCCESS
+    def export(self, spans: Sequence[Span]) -> bool:
+        """Append the spans in a single write, so that readers see whole lines. Returns True. Raises OSError."""
+        self._write([to_otlp_json(span) for span in spans])
+        return True
 
     def end(self, dropped: int) -> None:
         """Write the number of dropped spans."""
@@ -98,51 +83,60 @@ class FileExporter(SpanExporter):  # type: ignore[misc]  # the SDK has no types 
         self._file.write(msgspec.json.Encoder().encode_lines(lines))
 
 
-class OtlpExporter(OTLPSpanExporter):  # type: ignore[misc]  # the SDK has no types here
-    """The SDK's OTLP/HTTP exporter. endpoint: with references to variables, with or without `/v1/traces`.
+class OtlpExporter:
+    """Sends spans by the SDK's OTLP/HTTP exporter.
 
+    endpoint: with references to variables, with or without `/v1/traces`. resource: attributes of the process.
     Raises InvalidValue if a variable is not set.
     """
 
     TIMEOUT_S = 10.0
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, resource: Mapping[str, str | int]) -> None:
         endpoint = expand(endpoint)
         url = endpoint if endpoint.endswith("/v1/traces") else endpoint.rstrip("/") + "/v1/traces"
-        super().__init__(endpoint=url, timeout=self.TIMEOUT_S)
-
-    def end(self, dropped: int) -> None:
-        """Do nothing: OTLP has no place for the number of dropped spans. The process log has it."""
-
-
-class DirectExport:
-    """Sends spans at once, in the caller's batches."""
-
-    def __init__(self, exporter: SpanExporter, resource: Mapping[str, str | int]) -> None:
-        self._exporter, self._converter = exporter, SpanConverter(resource)
+        self._exporter, self._converter = (
+            OTLPSpanExporter(endpoint=url, timeout=self.TIMEOUT_S),
+            SpanConverter(resource),
+        )
 
     def export(self, spans: Sequence[Span]) -> bool:
         """Return whether the spans arrived. Raises OSError, which means that they did not."""
         sent = self._exporter.export([self._converter.convert(span) for span in spans])
         return sent is SpanExportResult.SUCCESS
 
+    def end(self, dropped: int) -> None:
+        """Do nothing: OTLP has no place for the number of dropped spans. The process log has it."""
+
+    def shutdown(self) -> None:
+        """Close the connection. An export in progress ends without a further try."""
+        self._exporter.shutdown()
+
+
+class Queued(NamedTuple):
+    """A span in the queue of the SDK's processor, which asks only whether the span is sampled."""
+
+    span: Span
+    context: SdkContext = SdkContext(1, 1, is_remote=False, trace_flags=_SAMPLED)
+
 
 class CountingExporter(SpanExporter):  # type: ignore[misc]  # the SDK has no types here
     """Counts the spans that arrive. Its owner ends the exporter behind it, once the number is final."""
 
-    def __init__(self, exporter: SpanExporter) -> None:
+    def __init__(self, exporter: FileExporter | OtlpExporter) -> None:
         self._exporter = exporter
         self.exported = 0
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+    def export(self, spans: Sequence[Queued]) -> SpanExportResult:
         try:
-            result = self._exporter.export(spans)
+            arrived = self._exporter.export([queued.span for queued in spans])
         except OSError as error:
             logger.warning("spans could not be exported: %s", error)
             return SpanExportResult.FAILURE
-        if result is SpanExportResult.SUCCESS:
-            self.exported += len(spans)
-        return result
+        if not arrived:
+            return SpanExportResult.FAILURE
+        self.exported += len(spans)
+        return SpanExportResult.SUCCESS
 
     def shutdown(self) -> None:
         """Do nothing."""

@@ -4,6 +4,8 @@ Trace and span ids are derived from names, so every process and every reader of 
 group and each weight version has a trace. A span's id is derived from the run and its key (`submit/<group>`).
 """
 
+from __future__ import annotations
+
 import functools
 import hashlib
 import re
@@ -100,7 +102,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_otlp_json(span: Span) -> dict[str, Any]:
-    """Return the span in OTLP's JSON encoding: ids in hex, 64-bit numbers as text."""
+    """Return the span for msgspec to encode in OTLP's JSON encoding: ids in hex, 64-bit numbers as text."""
     plain: dict[str, Any] = {
         "traceId": f"{span.trace:032x}",
         "spanId": f"{span.span:016x}",
@@ -108,7 +110,7 @@ def to_otlp_json(span: Span) -> dict[str, Any]:
         "kind": _PRODUCER,
         "startTimeUnixNano": str(span.start_ns),
         "endTimeUnixNano": str(span.end_ns),
-        "attributes": [{"key": key, "value": _wrap(value)} for key, value in span.attributes.items()],
+        "attributes": [_Attribute(key, _wrap(value)) for key, value in span.attributes.items()],
     }
     if span.parent is not None:
         plain["parentSpanId"] = f"{span.parent:016x}"
@@ -136,16 +138,46 @@ def from_otlp_json(plain: Mapping[str, Any]) -> Span:
     )
 
 
-def _wrap(value: Attribute) -> dict[str, Any]:
+class _Text(msgspec.Struct, gc=False, rename="camel"):
+    """A value of an attribute. Structs take half the time of dicts, and a live process pays for it."""
+
+    string_value: str
+
+
+class _Bool(msgspec.Struct, gc=False, rename="camel"):
+    bool_value: bool
+
+
+class _Integer(msgspec.Struct, gc=False, rename="camel"):
+    int_value: str
+
+
+class _Double(msgspec.Struct, gc=False, rename="camel"):
+    double_value: float
+
+
+class _Array(msgspec.Struct, rename="camel"):
+    array_value: dict[str, list[_Value]]
+
+
+_Value: TypeAlias = _Text | _Bool | _Integer | _Double | _Array
+
+
+class _Attribute(msgspec.Struct, gc=False):
+    key: str
+    value: _Value
+
+
+def _wrap(value: Attribute) -> _Value:
     if isinstance(value, str):  # the most frequent type
-        return {"stringValue": str(value)}
+        return _Text(str(value))
     if isinstance(value, bool):
-        return {"boolValue": value}
+        return _Bool(value)
     if isinstance(value, int):
-        return {"intValue": str(value)}
+        return _Integer(str(value))
     if isinstance(value, float):
-        return {"doubleValue": value}
-    return {"arrayValue": {"values": [_wrap(item) for item in value]}}
+        return _Double(value)
+    return _Array({"values": [_wrap(item) for item in value]})
 
 
 def _unwrap(value: Mapping[str, Any]) -> Any:

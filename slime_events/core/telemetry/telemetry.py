@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -31,14 +31,13 @@ PAUSE_S = 0.5
 class Telemetry:
     """Hands spans to the SDK's batch processor, and counts those that do not arrive. Recording never blocks or raises.
 
-    There is one per process; call `shutdown` at its end. resource: attributes of the process.
+    There is one per process; call `shutdown` at its end.
     """
 
     def __init__(
         self,
         exporter: FileExporter | OtlpExporter | None,
         share: float,
-        resource: Mapping[str, str | int] | None = None,
         *,
         queue_spans: int = QUEUE_SPANS,
     ) -> None:
@@ -51,9 +50,9 @@ class Telemetry:
             # Imported here: processes without traces save the time of the import.
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-            from slime_events.core.telemetry.exporters import CountingExporter, SpanConverter
+            from slime_events.core.telemetry.exporters import CountingExporter, Queued
 
-            self._converter, self._counting = SpanConverter(resource or {}), CountingExporter(exporter)
+            self._queued, self._counting = Queued, CountingExporter(exporter)
             self._processor = BatchSpanProcessor(
                 self._counting,
                 max_queue_size=queue_spans,
@@ -74,9 +73,9 @@ class Telemetry:
         from slime_events.core.telemetry.exporters import FileExporter, OtlpExporter
 
         if endpoint:
-            return cls(OtlpExporter(endpoint), share, resource)
+            return cls(OtlpExporter(endpoint, resource), share)
         assert file is not None
-        return cls(FileExporter.append_to(file, resource), share, resource)
+        return cls(FileExporter.append_to(file, resource), share)
 
     @property
     def exported(self) -> int:
@@ -97,7 +96,7 @@ class Telemetry:
                 self.dropped += 1
                 return False
             self._recorded += 1
-        self._processor.on_end(self._converter.convert(span))
+        self._processor.on_end(self._queued(span))
         return True
 
     def shutdown(self, deadline_s: float = 5.0) -> bool:

@@ -17,7 +17,7 @@ from slime_events.analysis.traces.export_spans import export_spans
 from slime_events.app.cli.files import new_file
 from slime_events.app.cli.render.text import json_text
 from slime_events.core.run.run_reader import OpenedRun, open_run
-from slime_events.core.telemetry.exporters import DirectExport, FileExporter, OtlpExporter
+from slime_events.core.telemetry.exporters import FileExporter, OtlpExporter
 from slime_events.model.json_values import plain
 
 
@@ -73,24 +73,24 @@ async def _write_timeline(opened: OpenedRun, arguments: argparse.Namespace, firs
 
 
 @contextmanager
-def _exporter(arguments: argparse.Namespace, run: str) -> Iterator[DirectExport]:
+def _exporter(arguments: argparse.Namespace, run: str) -> Iterator[FileExporter | OtlpExporter]:
     """Return the exporter of the arguments; close it at the end. Raises InvalidValue, NoSpace, StoreUnavailable."""
     resource: dict[str, str | int] = {"service.namespace": "slime-events", "service.name": "trace-export"}
     resource["rl.run.id"] = run
     if arguments.out:
         with new_file(arguments.out) as file:
             exporter = FileExporter(file, resource)
-            yield DirectExport(exporter, resource)
+            yield exporter
             exporter.end(0)
         return
     if urlsplit(arguments.otlp).scheme not in ("http", "https"):
         raise InvalidValue(f"--otlp {arguments.otlp}: give the URL of an OTLP/HTTP endpoint, as http://localhost:4318")
-    sender = OtlpExporter(arguments.otlp)
+    sender = OtlpExporter(arguments.otlp, resource)
     # Without a handler, Python prints warnings: each retry of the exporter, before the error of this command.
     quiet, retries = logging.NullHandler(), logging.getLogger("opentelemetry")
     retries.addHandler(quiet)
     try:
-        yield DirectExport(sender, resource)
+        yield sender
     finally:
         sender.shutdown()
         retries.removeHandler(quiet)
