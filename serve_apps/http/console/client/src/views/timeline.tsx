@@ -104,23 +104,25 @@ function IdleList({ frame, window, move }: { frame: Frame; window: Span; move: (
   return (
     <>
       <h2>Longest idle times in the window</h2>
-      <Table
-        rows={longest}
-        label="idle times"
-        columns={[
-          { name: "worker", of: (gap) => visible(frame.head.lanes[gap.lane].title) },
-          { name: "length", number: true, of: (gap) => duration(gap.end - gap.start) },
-          {
-            name: "from",
-            number: true,
-            of: (gap) => {
-              const span = { begin: gap.start, end: gap.end };
-              return <button onClick={() => move({ begin: span.begin - room(span), end: span.end + room(span) })}>{gap.start.toFixed(3)} s</button>;
+      <div class="idle" tabIndex={0} role="group" aria-label="idle times">
+        <Table
+          rows={longest}
+          label="longest idle times"
+          columns={[
+            { name: "worker", of: (gap) => visible(frame.head.lanes[gap.lane].title) },
+            { name: "length", number: true, of: (gap) => duration(gap.end - gap.start) },
+            {
+              name: "from",
+              number: true,
+              of: (gap) => {
+                const span = { begin: gap.start, end: gap.end };
+                return <button onClick={() => move({ begin: span.begin - room(span), end: span.end + room(span) })}>{gap.start.toFixed(3)} s</button>;
+              },
             },
-          },
-          { name: "waited for", of: (gap) => visible(gap.waited_for) },
-        ]}
-      />
+            { name: "waited for", of: (gap) => visible(gap.waited_for) },
+          ]}
+        />
+      </div>
     </>
   );
 }
