@@ -18,12 +18,11 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.model.verify import verify
 from storage.archive.reader import ArchiveReader
-from storage.nats.ports import HOST
 from storage.open_log import open_run_log
 from tests.cli.invoke import command
 from tests.run.cheap import CountingRanks, Parts, cheap_parts
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
-from tests.storage.seaweed import Seaweed
+from tests.storage.seaweed import as_s3
 
 archive, restore, resume = command("archive"), command("restore"), command("resume")
 STEPS = 4
@@ -32,11 +31,7 @@ BUCKET = "s3://slime/archive"
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Serve what fsspec opens as `s3://`, here and in every process of a run."""
-    with Seaweed(tmp_path_factory.mktemp("seaweed")) as server, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{HOST}:{server.port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "k")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    with as_s3(tmp_path_factory.mktemp("seaweed")):
         yield
 
 

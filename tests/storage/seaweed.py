@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import fsspec
+import pytest
+from s3fs import S3FileSystem
 
 from storage.nats.ports import HOST
 from tests.storage.nats_cluster import free_ports
@@ -99,6 +101,17 @@ class Seaweed:
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
+
+
+@contextlib.contextmanager
+def as_s3(folder: Path) -> Iterator[None]:
+    """Serve what fsspec opens as `s3://`, here and in every process of a run. The bucket is `slime`."""
+    with Seaweed(folder) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{HOST}:{server.port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "k")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+        yield
+    S3FileSystem.clear_instance_cache()  # the next server has another port by the same URL
 
 
 def options_of(port: int, **client: Any) -> dict[str, Any]:
