@@ -84,11 +84,12 @@ class Order(NamedTuple):
     def after(self, cursor: str) -> str:
         """Return the condition of the rows after a cursor. Raises BadQuery if this console did not make it."""
         value, position, sample = _decoded(cursor)
-        tie = f"(position, sample) > ({literal(position)}, {literal(sample)})"
+        at, column = literal(position), f'"{self.column}"'
+        tie = f"(position > {at} OR (position = {at} AND sample > {literal(sample)}))"  # faster than comparing tuples
         if value is None:
-            return f'("{self.column}" IS NULL AND {tie})'
+            return f"({column} IS NULL AND {tie})"
         key, sign = literal(value), "<" if self.descending else ">"
-        return f'("{self.column}" {sign} {key} OR ("{self.column}" = {key} AND {tie}) OR "{self.column}" IS NULL)'
+        return f"({column} {sign}= {key} OR {column} IS NULL) AND ({column} <> {key} OR {column} IS NULL OR {tie})"
 
     def cursor(self, columns: Mapping[str, Sequence[Value]]) -> str:
         """Return the cursor after the last row. columns: of the page; they have the order's column, `position` and

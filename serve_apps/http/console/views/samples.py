@@ -43,6 +43,9 @@ COLUMNS = (
     *("stop_reason", "status", "verdict", "label"),
 )
 
+_NAMES = ", ".join(f'"{name}"' for name in COLUMNS)
+_LISTED = f"SELECT {_NAMES}, left(prompt, {TEXT}) AS prompt, left(text, {TEXT}) AS text FROM samples"
+
 Filters = Annotated[list[str], Query(alias="filter", description="column:eq:value, column:ge:number, column:lt:number")]
 Text = Annotated[str, Query(alias="text", description="text that prompt or response contains, in any case")]
 Where = Annotated[str, Query(description="SQL condition over the table `samples`")]
@@ -85,21 +88,34 @@ def chosen(filters: list[str], text: str = "", where: str = "") -> str:
     """Return the conditions of a request as SQL. Raises BadQuery."""
     conditions = [condition(term, FILTERS) for term in filters]
     if text:
-        needle = literal(text.lower())
-        conditions.append(f"(contains(lower(prompt), {needle}) OR contains(lower(text), {needle}))")
+        conditions.append(f"({_has('prompt', text)} OR {_has('text', text)})")
     if where:
         conditions.append(f"(\n{where}\n)")  # a comment at its end stays within its line
     return " AND ".join(conditions) or "true"
 
 
+def _has(column: str, text: str) -> str:
+    """Return the condition that a column contains a text, in any case. ILIKE is faster, but has wildcards."""
+    if text.isascii() and not set(text) & set("%_\\"):
+        return f"{column} ILIKE {literal(f'%{text}%')}"
+    return f"contains(lower({column}), {literal(text.lower())})"
+
+
 def page_sql(conditions: str, order: Order, cursor: str, limit: int) -> str:
     """Return the query for one page. Raises BadQuery."""
-    after = f" AND {order.after(cursor)}" if cursor else ""
-    listed = ", ".join(f'"{name}"' for name in COLUMNS)
-    return (
-        f"SELECT {listed}, left(prompt, {TEXT}) AS prompt, left(text, {TEXT}) AS text FROM samples "
-        f"WHERE {conditions}{after} ORDER BY {order.sql} LIMIT {limit}"
-    )
+    return f"{_LISTED} WHERE {_after(conditions, order, cursor)} ORDER BY {order.sql} LIMIT {limit}"
+
+
+def stored_page_sql(conditions: str, order: Order, cursor: str, limit: int) -> str:
+    """Return a faster query for the same rows, for a stored `samples`: it sorts by few columns, and reads the others of
+    the page's rows only. Raises BadQuery.
+    """
+    keys = f"SELECT rowid FROM samples WHERE {_after(conditions, order, cursor)} ORDER BY {order.sql} LIMIT {limit}"
+    return f"{_LISTED} WHERE rowid IN ({keys}) ORDER BY {order.sql} LIMIT {limit}"
+
+
+def _after(conditions: str, order: Order, cursor: str) -> str:
+    return f"{conditions} AND {order.after(cursor)}" if cursor else conditions
 
 
 def _add(router: APIRouter, runs: OpenRuns) -> None:
@@ -114,9 +130,10 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
         limit: Annotated[int, Query(ge=1, le=MOST_ROWS, description="rows of the page")] = 100,
     ) -> Response:
         by = Order.of(order, ORDERS)
-        sql = page_sql(chosen(filters, text, where), by, cursor, limit)
+        words = (chosen(filters, text, where), by, cursor, limit)
+        sql = page_sql(*words)
         async with runs.use(run) as opened:
-            position, rows = await opened.rows(sql)
+            position, rows = await opened.rows(stored_page_sql(*words))
             columns = columns_of(rows)
             more = by.cursor(columns) if rows.num_rows == limit else None
             return answered(SamplePage(columns=columns, next=more, source=query_source(opened.argument, sql, position)))
