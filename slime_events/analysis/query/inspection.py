@@ -57,7 +57,8 @@ async def inspect(
     """Run detectors over the tables of a run. is_on: whether it is on. Raises BadQuery, RunNotFound, and the log's
     errors.
     """
-    ((graded, first, last),) = (await tables.sql("SELECT count(*), min(step), max(step) FROM graded")).rows()
+    rows, of_each = await tables.findings(detectors, second_rewards, is_on=is_on)
+    (graded,) = rows.to_pylist()
     checked = [
         Checked(
             name=detector.name,
@@ -68,14 +69,14 @@ async def inspect(
             parameters={parameter.name: parameter.default for parameter in detector.parameters},
             findings=tuple(findings.to_pylist()),
         )
-        for detector, findings in await tables.findings(detectors, second_rewards, is_on=is_on)
+        for detector, findings in of_each
     ]
     return Inspection(
         run=run,
         where=where,
-        graded=graded,
-        first_step=first,
-        last_step=last,
+        graded=graded["graded"],
+        first_step=graded["first_step"],
+        last_step=graded["last_step"],
         graded_twice=second_rewards.num_rows - second_rewards["reward"].null_count,
         detectors=tuple(checked),
     )

@@ -25,6 +25,8 @@ from slime_events.core.run.run_folder import RUNS_DIR
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.model.ancestry import open_ancestry
 
+_GRADED = f"SELECT count(*) AS graded, min(step) AS first_step, max(step) AS last_step FROM {GRADED.name}"
+
 
 class RunTables:
     """Tables of an opened run, made by `tables_of`. Use them in the event loop in which the run was opened.
@@ -51,17 +53,21 @@ class RunTables:
 
     async def findings(
         self, detectors: Sequence[Detector], second_rewards: pa.Table = NO_REWARDS, *, is_on: bool = False
-    ) -> list[tuple[Detector, pa.Table]]:
-        """Return the findings of each detector, in one database. second_rewards: see `NO_REWARDS`. is_on: whether the
-        run is on. Raises as `sql`.
+    ) -> tuple[pa.Table, list[tuple[Detector, pa.Table]]]:
+        """Return a row on the graded samples (`graded`, `first_step`, `last_step`), and the findings of each detector,
+        in one database. second_rewards: see `NO_REWARDS`. is_on: whether the run is on. Raises as `sql`.
         """
-        names = frozenset[str]().union(*map(parts_of_detector, detectors))
+        names = event_tables_of(_GRADED).union(*map(parts_of_detector, detectors))
         loaded = await self._loaded(names)
 
-        def detect() -> list[tuple[Detector, pa.Table]]:
+        def detect() -> tuple[pa.Table, list[tuple[Detector, pa.Table]]]:
             connection = database(loaded, names, second_rewards, stored=[GRADED.name])
+
+            def read(sql: str) -> pa.Table:
+                return Answer(connection.sql(sql)).arrow()
+
             with query_errors():
-                return [(detector, Answer(connection.sql(detector.sql(is_on=is_on))).arrow()) for detector in detectors]
+                return read(_GRADED), [(detector, read(detector.sql(is_on=is_on))) for detector in detectors]
 
         return await asyncio.to_thread(detect)
 

@@ -44,14 +44,18 @@ CONSTANT_GRADER = Detector(
     (GRADED_FEW, MIN_GROUPS),
     ("graded",),
     f"""answers AS MATERIALIZED (FROM graded),
+    constant AS (
+        SELECT run, grader FROM answers GROUP BY run, grader HAVING min(reward) = max(reward)
+    ),
     graders AS (
-        SELECT grader, min(step) AS first_step, max(step) AS last_step, min(reward) AS reward,
-               max(reward) AS highest, count(*) AS graded, count(DISTINCT group_id) AS groups,
+        SELECT a.grader, min(step) AS first_step, max(step) AS last_step, min(reward) AS reward,
+               count(*) AS graded, count(DISTINCT group_id) AS groups,
                count(DISTINCT text) AS texts, {examples()} AS examples
-        FROM answers GROUP BY run, grader
+        FROM answers a JOIN constant c ON c.run = a.run AND c.grader IS NOT DISTINCT FROM a.grader
+        GROUP BY a.run, a.grader
     )""",
     """graders t
-    WHERE reward = highest AND graded >= min_samples AND groups >= min_groups AND texts > 1
+    WHERE graded >= min_samples AND groups >= min_groups AND texts > 1
       AND EXISTS (FROM answers a WHERE a.reward <> t.reward)
     ORDER BY graded DESC""",
     (

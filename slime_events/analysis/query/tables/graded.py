@@ -10,7 +10,11 @@ GRADED = Table(
     """log.reward_assigned t
     JOIN log.rollout_completed c ON c.run = t.run AND c.sample = t.sample
     JOIN log.prompt_submitted p ON p.run = t.run AND p."group" = t."group" AND p.purpose = 'train'
-    LEFT JOIN trained b ON b.sample_run = t.run AND b.sample = t.sample""",
+    LEFT JOIN trained b ON b.sample_run = t.run AND b.sample = t.sample
+    JOIN (SELECT r.run, (min(r.value) + max(r.value)) / 2 AS middle FROM log.reward_assigned r
+          SEMI JOIN log.rollout_completed c ON c.run = r.run AND c.sample = r.sample
+          SEMI JOIN (FROM log.prompt_submitted WHERE purpose = 'train') p ON p.run = r.run AND p."group" = r."group"
+          GROUP BY r.run) m ON m.run = t.run""",
     (
         *IN_LOG,
         Column("sample", TEXT, "t.sample", "id of the sample"),
@@ -22,7 +26,7 @@ GRADED = Table(
         Column(
             "rewarded",
             BOOL,
-            "t.value > (min(t.value) OVER (PARTITION BY t.run) + max(t.value) OVER (PARTITION BY t.run)) / 2",
+            "t.value > m.middle",
             "whether the reward is above the middle of the run's lowest and highest reward",
         ),
         Column("grader", TEXT, "t.grader", "name or path of the grader"),
