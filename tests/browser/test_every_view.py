@@ -21,7 +21,7 @@ from tools.console_build import CLIENT
 
 pytestmark = [pytest.mark.soak, pytest.mark.asyncio(loop_scope="package")]
 
-RUNS = {run: Sights(run, AGENT_GROUP, f"{AGENT_GROUP}-s1") for run in (RUN, "agents")}
+RUNS = {run: Sights(run, AGENT_GROUP, f"{AGENT_GROUP}-s1", others=("agents", RUN)) for run in (RUN, "agents")}
 FOCUSABLE = (
     "[...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex=\"0\"]')]"
     ".filter((one) => one.checkVisibility() && !one.disabled)"
@@ -145,7 +145,7 @@ async def test_nothing_moves_while_a_run_is_on(browser: Browser, view: str) -> N
     run = await opened.opened(log[:-8])
     source = Memory({RUN: run}, on=True)
     async with console(source) as url, Tab.of(browser, url) as tab:
-        await tab.open(paths(RUNS[RUN])[view])
+        await tab.open(paths(RUNS[RUN]._replace(others=()))[view])
         await tab.script(SHIFTS)
         await run.log.append(appends(log)[-8:])
         # the state of the run in the bar says when its tables have the new events

@@ -11,6 +11,7 @@ from tests.browser.devtools import Browser
 from tests.browser.runs import AGENT_GROUP
 from tests.browser.tab import Tab
 from tests.browser.views import ALL, Sights, paths
+from tests.cli.small_run import RUN
 from tests.console.hostile import HOSTILE, TEXTS, events, group
 from tests.console.served import Memory
 from tests.lineage.opened import opened
@@ -18,7 +19,7 @@ from tests.lineage.opened import opened
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 CAPTURE = "{ const make = URL.createObjectURL; URL.createObjectURL = (one) => make((window.savedFile = one)); }"
-OF = Sights("agents", AGENT_GROUP, f"{AGENT_GROUP}-s1")
+OF = Sights("agents", AGENT_GROUP, f"{AGENT_GROUP}-s1", others=(RUN,))
 
 
 async def saved(tab: Tab, path: str, folder: Path) -> str:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
-from tests.cli.small_run import RUN
-
 
 class Sights(NamedTuple):
-    """What the URLs of a run's views name."""
+    """What the URLs of a run's views name. others: served runs that are drawn over it."""
 
     run: str
     group: str
     sample: str
     step: int = 0
     version: int = 1
+    others: tuple[str, ...] = ()
 
 
 ALL: dict[str, str] = {
@@ -24,7 +23,7 @@ ALL: dict[str, str] = {
     "timeline": "/runs/{run}/timeline",
     "metrics": "/runs/{run}/metrics",
     "metrics by time": "/runs/{run}/metrics?by=seconds",
-    "metrics of several runs": "/runs/{run}/metrics?by=trained_tokens&with=agents&with=" + RUN,
+    "metrics of several runs": "/runs/{run}/metrics?by=trained_tokens&{others}",
     "samples": "/runs/{run}/samples",
     "samples filtered": "/runs/{run}/samples?filter=reward:eq:0&order=-tokens",
     "group": "/runs/{run}/groups/{group}",
@@ -47,4 +46,5 @@ def paths(of: Sights) -> dict[str, str]:
     """Return the URL of each view."""
     quoted = {name: quote(str(value), safe="") for name, value in of._asdict().items()}
     quoted |= {"touched": urlencode({"sample": of.sample}), "compared": urlencode({"a": of.run, "b": of.run})}
+    quoted["others"] = urlencode({"with": of.others}, doseq=True)
     return {name: pattern.format(**quoted) for name, pattern in ALL.items()}
