@@ -109,6 +109,8 @@ async def test_curves_have_a_value_per_step(client: httpx.AsyncClient) -> None:
     assert lines["accepted share"] == [2 / 3, 1.0]
     assert lines["loss"] == [0.5, 0.5]
     assert {len(values) for values in lines.values()} == {2}
+    assert answer["trained_tokens"] == [24, 48]
+    assert answer["seconds"] == sorted(answer["seconds"])
 
 
 async def test_a_group_with_its_decision(client: httpx.AsyncClient) -> None:

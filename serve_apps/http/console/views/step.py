@@ -20,8 +20,9 @@ from serve_apps.http.console.view import (
     query_source,
     show_source,
 )
-from slime_events.analysis.views.read_records import read_step_view
-from slime_events.analysis.views.step import StepView
+from slime_events.analysis.lineage.step_loss import StepLoss, view_step_loss
+from slime_events.analysis.views.step import StepView, view_step
+from slime_events.model.lookup import Lookup
 
 STEPS_SQL = (
     "SELECT step, version, groups, samples, tokens, reward_mean, staleness, seconds, weights_digest FROM steps "
@@ -40,6 +41,7 @@ class StepPage(msgspec.Struct, frozen=True, kw_only=True):
     """A step."""
 
     step: Annotated[StepView, doc("the step")]
+    loss: Annotated[StepLoss, doc("how much each sample counts in its loss, and the settings of packing")]
     source: Annotated[AnswerSource, doc("command and query for it")]
 
 
@@ -55,10 +57,12 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
     @router.get(f"{ROOT}/steps/{{step}}", **documented(StepPage, "Get a step"))
     async def step(run: RunName, step: int) -> Response:
         async with runs.use(run) as opened:
-            view = await read_step_view(opened.opened.log, step)
+            lookup = Lookup(opened.opened.log)
+            record = await lookup.step(step)
+            loss = view_step_loss(lookup.run, record, opened.opened.settings, opened.opened.fetch)
             sql = f"SELECT * FROM samples WHERE step = {step} ORDER BY batch_index"
             source = show_source(opened, f"--step {step}", sql, await opened.opened.log.position())
-            return answered(StepPage(step=view, source=source))
+            return answered(StepPage(step=view_step(lookup.run, record), loss=loss, source=source))
 
 
 VIEW = ConsoleView("step", (StepList, StepPage), _add)

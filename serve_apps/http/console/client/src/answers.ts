@@ -852,6 +852,9 @@ export interface MomentView {
   rejections: Record<string, number>;
 }
 
+/** The unit that the loss averages. */
+export type Normalisation = "own" | "rollouts" | "tokens";
+
 /** A run at the end of its log. */
 export interface NowPage {
   /** status of the run */
@@ -1249,6 +1252,18 @@ export interface SamplePage {
 /** Stage of a sample. */
 export type SamplePhase = "completed" | "failed" | "graded" | "requested" | "running" | "suspended" | "ungraded";
 
+/** A sample's part in the loss. */
+export interface SampleShare {
+  /** response tokens that are trained on; None: the log has no such rollout */
+  trained: number | null;
+  /** index of its optimizer step, from 0; None: left over, or unknown */
+  optimizer_step: number | null;
+  /** its part of the weights of its optimizer step's loss; None: unknown */
+  share: number | null;
+  /** its advantage; None if it is not trained on, or unknown */
+  advantage: Advantage | null;
+}
+
 /** Everything that the log holds about one sample. Fields of the completed rollout are None until its end. */
 export interface SampleView {
   /** id of the sample */
@@ -1428,10 +1443,26 @@ export interface StepList {
   source: AnswerSource;
 }
 
+/** The part of each sample in a step's loss, by the settings in force at the end of the log. */
+export interface StepLoss {
+  /** unit that the loss averages */
+  normalisation: Normalisation;
+  /** number of optimizer steps; 0 if the batch fills none, or it is unknown */
+  optimizer_steps: number;
+  /** settings that weigh tokens by figures that the log does not have */
+  reweighed_by: string[];
+  /** samples in training order */
+  samples: SampleShare[];
+  /** settings that pack micro batches; the log does not have those */
+  packing: Record<string, boolean | number | null>;
+}
+
 /** A step. */
 export interface StepPage {
   /** the step */
   step: StepView;
+  /** how much each sample counts in its loss, and the settings of packing */
+  loss: StepLoss;
   /** command and query for it */
   source: AnswerSource;
 }

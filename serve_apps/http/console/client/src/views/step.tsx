@@ -1,20 +1,21 @@
 // The list of steps, and one step with its batch.
 import { getJson, runPath } from "../api";
-import type { BatchSample, StepList, StepPage, StepView } from "../answers";
+import type { StepList, StepPage, StepView } from "../answers";
 import { cell, figure, ofNano, visible } from "../format";
 import { to } from "../links";
 import { type Column, Facts, Loading, Source, Table } from "../parts";
+import { type Counted, Packing, ShareNotes, shareColumns } from "../step_loss";
 import { growth, useLoaded } from "../use";
 import type { Shown } from "./index";
 
-function columnsOf(run: string, whole: number): Column<BatchSample>[] {
+function columnsOf(run: string, page: StepPage): Column<Counted>[] {
   return [
     { name: "sample", of: (row) => <a href={to(run, "rollouts", row.sample)}>{visible(row.sample)}</a> },
     { name: "group", of: (row) => <a href={to(run, "groups", row.group)}>{visible(row.group)}</a> },
     { name: "reward", number: true, of: (row) => cell(row.reward) },
     { name: "normalised", number: true, of: (row) => cell(row.normalised) },
     { name: "tokens", number: true, of: (row) => cell(row.length) },
-    { name: "share of tokens", number: true, of: (row) => `${((100 * row.length) / whole).toFixed(2)} %` },
+    ...shareColumns(page),
     { name: "stop", of: (row) => cell(row.stop) },
     { name: "versions", of: (row) => cell(row.versions) },
   ];
@@ -45,8 +46,8 @@ function One({ run, id }: { run: string; id: string }) {
   const page = useLoaded(`step ${run} ${id} ${growth()}`, (stop) => getJson<StepPage>(runPath(run, "steps", id), stop));
   return (
     <Loading of={page}>
-      {({ step, source }) => {
-        const whole = step.samples.reduce((sum, sample) => sum + sample.length, 0) || 1;
+      {(shown) => {
+        const { step, loss, source } = shown;
         return (
           <>
             <h1>Step {step.step}</h1>
@@ -66,7 +67,9 @@ function One({ run, id }: { run: string; id: string }) {
             />
             <Trained run={run} step={step} />
             <h2>Samples, in training order</h2>
-            <Table rows={step.samples} columns={columnsOf(run, whole)} label="samples of the step" />
+            <ShareNotes loss={loss} />
+            <Table rows={step.samples.map((sample, at) => ({ ...sample, ...loss.samples[at] }))} columns={columnsOf(run, shown)} label="samples of the step" />
+            <Packing loss={loss} />
             <Source source={source} />
           </>
         );
