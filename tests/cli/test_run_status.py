@@ -130,7 +130,7 @@ def test_a_summary_of_a_life_before_does_not_say_how_the_run_stands(tmp_path: Pa
     assert asyncio.run(killed_after_an_end()) == [RunStatus.KILLED, RunStatus.INTERRUPTED]
 
 
-WITHOUT_A_RUN = ("train", "demo", "doctor", "restore", "nats-config", "convert", "console")
+WITHOUT_A_RUN = ("train", "demo", "doctor", "restore", "nats-config", "convert", "console", "plan")
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in WITHOUT_A_RUN])
