@@ -150,6 +150,27 @@ def test_too_few_gpus_are_named_with_their_number() -> None:
     assert smallest_fits(found, settings({"rollout_num_gpus": 8}, actor_num_gpus_per_node=8), qwen())[0].gpus == 16
 
 
+def test_as_many_engines_as_fit_on_the_machines_that_are_there_are_a_change() -> None:
+    chosen = settings({"rollout_num_gpus": 12, "rollout_num_gpus_per_engine": 4}, actor_num_gpus_per_node=4)
+    found = plan(chosen, (8, 6))
+    assert {remedy.change: remedy.gpus for remedy in smallest_fits(found, chosen, qwen())} == {
+        "2 machines of 8 GPUs": 16,
+        "--rollout-num-gpus 8": 12,
+    }
+    none = plan(chosen, (4,))
+    assert [remedy.change for remedy in smallest_fits(none, chosen, qwen())] == ["4 machines of 4 GPUs"]
+
+
+def test_several_changes_at_once_are_flags_that_start_together() -> None:
+    engine = {"colocate": True, "rollout_num_gpus_per_engine": 2, "sglang": {"mem_fraction_static": 0.08}}
+    chosen = settings(engine, {"rollout_max_response_len": 65536}, actor_num_gpus_per_node=2)
+    found = plan(chosen, size=48 * GIB)
+    changes = [remedy.change for remedy in smallest_fits(found, chosen, qwen())]
+    assert len(changes) == 1
+    assert changes[0].count("--rollout-num-gpus ") == 1
+    assert changes[0].endswith("--rollout-num-gpus-per-engine 8 --rollout-num-gpus 8, without --colocate")
+
+
 def test_what_exceeds_a_gpu_by_exact_numbers_is_certain() -> None:
     state, estimate = plan(settings(), size=60 * GIB).shortages[0], plan(settings(), size=68 * GIB).shortages[0]
     assert (state.resource, state.certain) == (Resource.RANK_MEMORY, True)

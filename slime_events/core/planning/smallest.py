@@ -10,11 +10,14 @@ from msgspec import structs
 
 from schemas.doc import doc
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.machine.gpus import gpus
 from slime_events.core.planning.assumptions import GIB
 from slime_events.core.planning.engine_memory import engine_bytes
 from slime_events.core.planning.facts import Facts
 from slime_events.core.planning.layout_search import differences, divides_batch, smallest_trainer
-from slime_events.core.planning.model import PlannedModel
+from slime_events.core.planning.model import ModelShape, PlannedModel
+from slime_events.core.planning.needs import Needs
+from slime_events.core.planning.placement import place_all
 from slime_events.core.planning.plan import Plan, Resource, Verdict, make_plan
 
 ENGINE_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -41,7 +44,7 @@ def smallest_fits(plan: Plan, settings: TrainSettings, model: PlannedModel) -> t
     """Return at most one remedy of each kind: more GPUs, a larger layout, larger engines, GPUs with more memory."""
     if plan.verdict is Verdict.FITS:
         return ()
-    tries = (_machines, _recompute, _more_ranks, _larger_layout, _larger_engine, _smaller_share, _apart)
+    tries = (_machines, _fewer_engines, _recompute, _more_ranks, _larger_layout, _larger_engine, _smaller_share, _apart)
     remedies = [remedy for attempt in tries if (remedy := attempt(plan, settings, model)) is not None]
     if all(remedy.verdict is not Verdict.FITS for remedy in remedies):
         remedies += _together(plan, settings, model)
@@ -61,9 +64,11 @@ def _again(plan: Plan, settings: TrainSettings, model: PlannedModel) -> Plan:
 def _enough(facts: Facts, plan: Plan) -> Facts:
     """Return machines like the largest one, as many as ranks and engines need."""
     size, needs = facts.largest or 8, plan.needs
-    machines = -(-needs.total // size)
+    machines = most = -(-needs.total // size)
     if not needs.shared and needs.each <= size:  # engines are not divided over machines
-        machines = -(-needs.ranks // size) + -(-needs.engines // (size // needs.each))
+        most = -(-needs.ranks // size) + -(-needs.engines // (size // needs.each))
+    while machines < most and place_all((size,) * machines, needs.request) is None:
+        machines += 1
     return replace(facts, gpus=(size,) * machines)
 
 
@@ -102,8 +107,22 @@ def _machines(plan: Plan, settings: TrainSettings, model: PlannedModel) -> Remed
     """Try as many machines as the settings ask for."""
     if not _is_short(plan, Resource.GPUS):
         return None
-    enough = _again(plan, settings, model)
-    return _tried(plan, settings, model, f"{len(enough.facts.gpus)} machine(s) of {enough.facts.largest} GPUs")
+    facts = _again(plan, settings, model).facts
+    count = len(facts.gpus)
+    return _tried(plan, settings, model, f"{count} machine{'' if count == 1 else 's'} of {gpus(facts.largest)}")
+
+
+def _fewer_engines(plan: Plan, settings: TrainSettings, model: PlannedModel) -> Remedy | None:
+    """Try as many engines as fit beside the ranks on the machines that are there."""
+    if not _is_short(plan, Resource.GPUS) or plan.needs.shared:
+        return None
+    for engines in range(plan.needs.engines - 1, 0, -1):
+        total = engines * plan.needs.each
+        engine = structs.replace(settings.engine, rollout_num_gpus=total)
+        fewer = structs.replace(settings, engine=engine)
+        if place_all(plan.facts.gpus, Needs.of(fewer).request) is not None:
+            return _tried(plan, fewer, model, f"--rollout-num-gpus {total}")
+    return None
 
 
 def _recompute(plan: Plan, settings: TrainSettings, model: PlannedModel) -> Remedy | None:
@@ -127,20 +146,28 @@ def _together(plan: Plan, settings: TrainSettings, model: PlannedModel) -> Itera
             return
         changes.append(differences(trainer, smaller))
         trainer = smaller
+    total = plan.needs.engines * plan.needs.each
     if _is_short(plan, Resource.ENGINE_MEMORY) and plan.facts.gpu_bytes is not None:
-        for size in ENGINE_SIZES:
-            total = -(-plan.needs.engines * plan.needs.each // size) * size
-            engine = structs.replace(settings.engine, rollout_num_gpus_per_engine=size, rollout_num_gpus=total)
-            if engine_bytes(model.shape, engine, plan.facts.gpu_bytes, plan.assumed).cached >= plan.load.longest:
-                changes.append(f"--rollout-num-gpus-per-engine {size} --rollout-num-gpus {total}")
-                break
+        size, total = _smallest_engine(plan, settings, model.shape, plan.facts.gpu_bytes)
+        engine = structs.replace(engine, rollout_num_gpus_per_engine=size, rollout_num_gpus=total)
+        changes.append(f"--rollout-num-gpus-per-engine {size}{f' --rollout-num-gpus {total}' * (not engine.colocate)}")
     if engine.colocate:
-        total = plan.needs.engines * plan.needs.each
-        changes.append(f"without --colocate: --rollout-num-gpus {total}")
+        changes.append(_own_gpus(total))
         engine = structs.replace(engine, colocate=False, rollout_num_gpus=total)
     remedy = _tried(plan, structs.replace(settings, trainer=trainer, engine=engine), model, " ".join(changes))
     if remedy is not None:
         yield remedy
+
+
+def _smallest_engine(plan: Plan, settings: TrainSettings, shape: ModelShape, gpu_bytes: int) -> tuple[int, int]:
+    """Return the GPUs of the smallest engine that holds a longest sample, or of the largest one, and of all engines."""
+    size = total = 0
+    for size in ENGINE_SIZES:
+        total = -(-plan.needs.engines * plan.needs.each // size) * size
+        engine = structs.replace(settings.engine, rollout_num_gpus_per_engine=size, rollout_num_gpus=total)
+        if engine_bytes(shape, engine, gpu_bytes, plan.assumed).cached >= plan.load.longest:
+            break
+    return size, total
 
 
 def _flags(megatron: Mapping[str, object]) -> str:
@@ -213,8 +240,11 @@ def _apart(plan: Plan, settings: TrainSettings, model: PlannedModel) -> Remedy |
         return None
     total = plan.needs.engines * plan.needs.each
     engine = structs.replace(settings.engine, colocate=False, rollout_num_gpus=total)
-    change = f"without --colocate: --rollout-num-gpus {total}"
-    return _tried(plan, structs.replace(settings, engine=engine), model, change)
+    return _tried(plan, structs.replace(settings, engine=engine), model, _own_gpus(total))
+
+
+def _own_gpus(total: int) -> str:
+    return f"--rollout-num-gpus {total}, without --colocate"
 
 
 def _memory(plan: Plan) -> Remedy | None:

@@ -155,6 +155,8 @@ LINE_COMMANDS: dict[str, tuple[str, ...]] = {
     "plan": (
         "plan --hf-checkpoint Qwen3-4B --nodes 1 --actor-num-gpus-per-node 4 --rollout-num-gpus 4",
         "plan --hf-checkpoint Qwen3-4B --gpu-memory-gb 40 --colocate --rollout-max-response-len 8192",
+        "plan --hf-checkpoint Qwen3-4B --preset qwen3-8B",
+        "plan --preset qwen3-4B",
         "plan --hf-checkpoint nowhere --nodes 1",
         "plan --hf-checkpoint Qwen3-4B --assume gpu_tflop=1",
     ),
