@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from tests.browser.axe import axe_script
 from tests.browser.consoles import console
 from tests.browser.devtools import Browser, chromium
 from tests.browser.runs import agent_events
@@ -36,3 +37,9 @@ async def origin() -> AsyncIterator[str]:
     runs = {RUN: await opened.small(), "agents": await opened.opened(agent_events(), "agents")}
     async with console(Memory(runs)) as url:
         yield url
+
+
+@pytest.fixture(scope="package")
+def axe() -> str:
+    """axe-core's script."""
+    return axe_script()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
+from tests.browser.axe import violations
 from tests.browser.consoles import console
 from tests.browser.devtools import Browser
 from tests.browser.runs import AGENT_GROUP
@@ -17,7 +17,6 @@ from tests.browser.views import ALL, Sights, paths
 from tests.cli.small_run import RUN, appends, events
 from tests.console.served import Memory
 from tests.lineage import opened
-from tools.console_build import CLIENT
 
 pytestmark = [pytest.mark.soak, pytest.mark.asyncio(loop_scope="package")]
 
@@ -42,15 +41,6 @@ moves what is below it.
 ACTIVE = f"{FOCUSABLE}.indexOf(document.activeElement)"
 
 
-@pytest.fixture(scope="module")
-def axe() -> str:
-    """axe-core's script, which the client's locked packages have."""
-    script = CLIENT / "node_modules/axe-core/axe.min.js"
-    if not script.exists():
-        subprocess.run(("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"), cwd=CLIENT, check=True)
-    return script.read_text(encoding="utf-8")
-
-
 @pytest_asyncio.fixture(loop_scope="package")
 async def tab(browser: Browser, origin: str) -> AsyncIterator[Tab]:
     async with Tab.of(browser, origin) as opened_tab:
@@ -67,13 +57,7 @@ async def test_axe_finds_nothing_serious(
     async with Tab.of(browser, origin, theme=theme) as tab:
         await tab.open(paths(RUNS[run])[view])
         assert await tab.script("document.documentElement.dataset.theme") == theme
-        await tab.script("for (const one of document.querySelectorAll('details')) one.open = true")
-        await tab.script(f"{axe}; 0")
-        found = await tab.script(
-            "axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations.flatMap((rule) =>"
-            "rule.nodes.map((node) => [rule.impact, rule.id, node.html.slice(0, 200), node.any[0]?.message ?? ''])))"
-        )
-        assert "\n".join(map(str, found)) == ""
+        assert await violations(tab, axe) == ""
         assert tab.problems == []
 
 
