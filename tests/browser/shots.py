@@ -82,6 +82,7 @@ SHOTS = {
     "lineage": Shot(f"{DEMO}/versions?sample=train-0-000177-s3", 560),
     "time": Shot(f"{DEMO}/time?at=11990&other=11960", 900),
     "compare": Shot("/compare?a=a&b=b", 650),
+    "rescore": Shot(f"{DEMO}/rescore?filter=check_reward_nonzero_std&estimator=reinforce_plus_plus_baseline", 900),
     "query": Shot(f"{DEMO}/query?{urlencode({'sql': QUERY})}", 560),
 }
 """Pictures by file name."""

@@ -38,6 +38,7 @@ ALL: dict[str, str] = {
     "time machine": "/runs/{run}/time",
     "time machine, two positions": "/runs/{run}/time?at=9&other=4",
     "compare": "/compare?{compared}",
+    "rescore": "/runs/{run}/rescore?reward=exact&filter=check_reward_nonzero_std",
 }
 """URLs by name."""
 

@@ -25,7 +25,15 @@ from slime_events.analysis.rescore.bulk_grading import Grade
 from slime_events.analysis.rescore.change import Change, GroupChange, RuleChange, SampleChange, write_change
 from slime_events.analysis.rescore.collect import completed_of, is_evaluation, prompt_of
 from slime_events.analysis.rescore.recredit import Part, Recredit
-from slime_events.analysis.rescore.report import Credits, Evaluation, FlippedGroup, Groups, Regraded, Samples, Step
+from slime_events.analysis.rescore.report import (
+    Credits,
+    Evaluation,
+    FlippedGroup,
+    Regraded,
+    RescoredGroups,
+    RescoredSamples,
+    RescoredStep,
+)
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.loop.conductor.accept import GroupFilter
@@ -157,10 +165,10 @@ class Comparison:
         doc("the user's normalisation of a batch's rewards, before and after"),
     ] = (None, None)
     waiting: Annotated[dict[str, _Waiting], doc("accepted groups without a batch, by id")] = field(default_factory=dict)
-    samples: Annotated[Samples, doc("counts of samples")] = field(default_factory=Samples)
+    samples: Annotated[RescoredSamples, doc("counts of samples")] = field(default_factory=RescoredSamples)
     credit: Annotated[Credits, doc("effect of the credit rule")] = field(default_factory=Credits)
-    groups: Annotated[Groups, doc("counts of groups")] = field(default_factory=Groups)
-    steps: Annotated[list[Step], doc("compared steps")] = field(default_factory=list)
+    groups: Annotated[RescoredGroups, doc("counts of groups")] = field(default_factory=RescoredGroups)
+    steps: Annotated[list[RescoredStep], doc("compared steps")] = field(default_factory=list)
     evaluations: Annotated[list[Evaluation], doc("compared evaluations")] = field(default_factory=list)
     mismatched: Annotated[int, doc("batches whose rewards do not follow from the settings")] = 0
     before: Annotated[array[float], doc("recorded training rewards")] = field(default_factory=lambda: array("d"))
@@ -292,7 +300,7 @@ class Comparison:
         parts = {part.name: part for group in changed for part in group.before}
         shared = [part for group in changed for part in group.after if part.name in parts]
         self.steps.append(
-            Step(
+            RescoredStep(
                 step=sealed.step,
                 samples=len(before.advantages),
                 samples_after=len(after.advantages),
@@ -307,7 +315,7 @@ class Comparison:
         self._offered = 0
 
     def evaluation(self, event: EvalCompleted) -> None:
-        """Take in an evaluation, after its groups. Samples without a reward count as 0, as in the run."""
+        """Take in an evaluation, after its groups. RescoredSamples without a reward count as 0, as in the run."""
         total = self._eval_sums.pop((event.dataset, event.version), 0.0)
         after = total / event.samples if event.samples else 0.0
         self.evaluations.append(Evaluation(event.dataset, event.version, event.mean, after))

@@ -10,6 +10,7 @@ from itertools import islice
 
 import msgspec
 
+from schemas.errors import InvalidValue
 from slime_events.analysis.rescore.bulk_grading import Grade, Task
 from slime_events.analysis.rescore.collect import completed_of, is_evaluation, prompt_of
 from slime_events.analysis.rescore.rule_process import RuleProcess
@@ -36,7 +37,8 @@ class Regrader:
 
     shown: attributes that a user's function sees beside the reward settings, under slime's names. fetch, trajectories:
     give the tokens that it sees; those of graded groups are dropped. graders: name and source digest of the graders so
-    far, with their number of samples.
+    far, with their number of samples. only_rules: refuse a sample that no rule of ours grades, but a user's code or a
+    server.
 
     Raises UnknownGrader, PlugPointMissing or PlugPointError on entry if the grader cannot be used.
     """
@@ -49,8 +51,9 @@ class Regrader:
         *,
         fetch: Fetch | None = None,
         trajectories: Trajectories | None = None,
+        only_rules: bool = False,
     ) -> None:
-        self._fetch, self._trajectories = fetch, trajectories
+        self._fetch, self._trajectories, self._only_rules = fetch, trajectories, only_rules
         self._settings = msgspec.structs.replace(settings, rm_workers=max(processes, settings.rm_workers))
         self._usual = grader_name(settings, Sample())
         self._shown = shown
@@ -74,9 +77,17 @@ class Regrader:
         await self._parts.aclose()
 
     async def grade(self, groups: Sequence[Group]) -> list[list[Grade]]:
-        """Return a grade per sample of each group, in its order. Exceptions of a grader become failures."""
+        """Return a grade per sample of each group, in its order. Exceptions of a grader become failures.
+
+        Raises InvalidValue for a sample that is refused.
+        """
         named = [self._names(group) for group in groups]
         ruled = [number for number, names in enumerate(named) if all(map(_is_rule, set(names)))]
+        if self._only_rules and len(ruled) < len(groups):
+            other = next(group.group for number, group in enumerate(groups) if number not in set(ruled))
+            raise InvalidValue(
+                f"group {other} names a grader of its own, which is not run here: use slime-events rescore"
+            )
         tasks = [task for number in ruled for task in self._tasks(groups[number], named[number])]
         grades = await self._by_rules(tasks)  # None if their process was lost
         left = iter(grades or ())

@@ -17,8 +17,8 @@ VALUES = 12
 BINS = 10
 
 
-class Distribution(msgspec.Struct, frozen=True, kw_only=True):
-    """Rewards of training samples. The bars of a report's two distributions have the same ends."""
+class RewardHistogram(msgspec.Struct, frozen=True, kw_only=True):
+    """Rewards of training samples. The bars of a report's two histograms have the same ends."""
 
     count: Annotated[int, doc("number of rewards")]
     mean: Annotated[float | None, doc("mean reward; None if there are none")]
@@ -45,7 +45,7 @@ class Regraded(msgspec.Struct, frozen=True, kw_only=True):
     failure: Annotated[str, doc("why grading fails")] = ""
 
 
-class Samples(msgspec.Struct, kw_only=True):
+class RescoredSamples(msgspec.Struct, kw_only=True):
     """Counts of training samples."""
 
     graded: Annotated[int, doc("graded samples")] = 0
@@ -72,7 +72,7 @@ class Credits(msgspec.Struct, kw_only=True):
         return bool(self.samples_changed or self.samples_gone or self.samples_new)
 
 
-class Groups(msgspec.Struct, kw_only=True):
+class RescoredGroups(msgspec.Struct, kw_only=True):
     """Counts of decided training groups."""
 
     decided: Annotated[int, doc("decided groups")] = 0
@@ -87,7 +87,7 @@ class Groups(msgspec.Struct, kw_only=True):
     accepted_examples: Annotated[list[FlippedGroup], doc("the first of the latter")] = []
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class RescoredStep(msgspec.Struct, frozen=True, kw_only=True):
     """Comparison of a sealed step."""
 
     step: Annotated[int, doc("number of the step")]
@@ -127,11 +127,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     filter_before: Annotated[str, doc("path of the run's filter, or `none`")]
     filter_after: Annotated[str, doc("path of the change's filter, or `none`")]
     events: Annotated[int, doc("number of events in the log")]
-    samples: Annotated[Samples, doc("counts of samples")]
-    groups: Annotated[Groups, doc("counts of groups")]
-    rewards_before: Annotated[Distribution, doc("recorded rewards")]
-    rewards_after: Annotated[Distribution, doc("rewards that there would be")]
-    steps: Annotated[list[Step], doc("sealed steps")]
+    samples: Annotated[RescoredSamples, doc("counts of samples")]
+    groups: Annotated[RescoredGroups, doc("counts of groups")]
+    rewards_before: Annotated[RewardHistogram, doc("recorded rewards")]
+    rewards_after: Annotated[RewardHistogram, doc("rewards that there would be")]
+    steps: Annotated[list[RescoredStep], doc("sealed steps")]
     evaluations: Annotated[list[Evaluation], doc("evaluations")]
     mismatched: Annotated[int, doc("batches whose normalised rewards do not follow from the settings")]
     without_kl: Annotated[bool, doc("whether advantages leave out a KL penalty, which the log does not hold")]
@@ -151,7 +151,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return same and not self.groups.rejected_now and not self.groups.accepted_now
 
 
-def distributions(before: Sequence[float], after: Sequence[float]) -> tuple[Distribution, Distribution]:
+def distributions(before: Sequence[float], after: Sequence[float]) -> tuple[RewardHistogram, RewardHistogram]:
     """Return two histograms with the same bins."""
     recorded, changed = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
     values: list[float] = np.unique(np.concatenate([recorded, changed])).tolist()
@@ -163,9 +163,9 @@ def distributions(before: Sequence[float], after: Sequence[float]) -> tuple[Dist
     return _distribution(recorded, edges, ends), _distribution(changed, edges, ends)
 
 
-def _distribution(values: np.ndarray, edges: list[float], ends: list[tuple[float, float]]) -> Distribution:
+def _distribution(values: np.ndarray, edges: list[float], ends: list[tuple[float, float]]) -> RewardHistogram:
     counts = np.histogram(values, edges)[0].tolist()
-    return Distribution(
+    return RewardHistogram(
         count=len(values),
         mean=float(values.mean()) if len(values) else None,
         std=float(values.std(ddof=1)) if len(values) > 1 else None,

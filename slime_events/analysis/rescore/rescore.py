@@ -20,6 +20,7 @@ from slime_events.analysis.rescore.grade import Regrader
 from slime_events.analysis.rescore.recredit import Recredit
 from slime_events.analysis.rescore.report import Report, distributions
 from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.tokens.trajectory import Fetch
 from slime_events.model.advantages import has_critic, has_kl_penalty
 from slime_events.model.records import Group
 from slime_events.plugins.args_view import ArgsView
@@ -39,27 +40,27 @@ AHEAD = 4
 
 
 async def rescore(
-    opened: OpenedRun, change: Change, out: IO[bytes] | None = None, *, most: int = 5, on_grade: OnGrade | None = None
+    opened: OpenedRun,
+    change: Change,
+    out: IO[bytes] | None = None,
+    *,
+    most: int = 5,
+    on_grade: OnGrade | None = None,
+    only_rules: bool = False,
 ) -> Report:
     """Compare a run with the same rollouts under a change.
 
-    out: file for the changes. most: number of examples of each kind. on_grade: takes each new reward. Raises
-    ConfigError and PlugPointError if a grader or filter does not exist.
+    out: file for the changes. most: number of examples of each kind. on_grade: takes each new reward. only_rules: see
+    `Regrader`. Raises ConfigError and PlugPointError if a grader or filter does not exist.
     """
     settings = change.after
-    filtered = settings.rollout.dynamic_sampling_filter_path
-    judge = make_group_filter(settings.rollout, ArgsView.of_run(settings))
-    was, now = (PostProcess.of(own.reward, ArgsView.of_run(own)) for own in (change.before, settings))
-    own = settings.reward.custom_rm_path or settings.rollout.custom_generate_function_path
-    fetch = opened.fetch if change.regrade and (own or settings.evaluation.has_functions) else None
+    fetch = _fetch_of(opened, change)
     collector = Collector(opened.run, fetch, recredit=change.recredit)
     recredit = Recredit(change.rule, opened.fetch, collector.sessions)
-    comparison = Comparison(change, judge if filtered else None, recredit, out, most, (was, now))
+    comparison = _comparison(change, recredit, out, most)
     comparison.on_grade = on_grade
-    regrading = Regrader(
-        settings.reward, ArgsView.of_run(settings).as_dict(), fetch=fetch, trajectories=collector.trajectories
-    )
-    async with regrading if change.regrade else contextlib.nullcontext() as regrader:
+    regrading = _regrader(change, collector, fetch, only_rules) if change.regrade else contextlib.nullcontext()
+    async with regrading as regrader:
         async for items, grades in _graded(opened.log, collector, regrader):
             for item in items:
                 match item:
@@ -81,7 +82,7 @@ async def rescore(
         graders_before=_named(collector.graders),
         graders_after=_named(graders),
         filter_before=change.before.rollout.dynamic_sampling_filter_path or "none",
-        filter_after=filtered or "none",
+        filter_after=settings.rollout.dynamic_sampling_filter_path or "none",
         events=await opened.log.position(),
         samples=comparison.samples,
         groups=comparison.groups,
@@ -95,6 +96,27 @@ async def rescore(
         credit=comparison.credit,
         without_critic=has_critic(change.before.algorithm) or has_critic(settings.algorithm),
     )
+
+
+def _comparison(change: Change, recredit: Recredit, out: IO[bytes] | None, most: int) -> Comparison:
+    """Load the functions of the change. Raises ConfigError and PlugPointError."""
+    settings = change.after
+    judge = make_group_filter(settings.rollout, ArgsView.of_run(settings))
+    was, now = (PostProcess.of(own.reward, ArgsView.of_run(own)) for own in (change.before, settings))
+    filtered = settings.rollout.dynamic_sampling_filter_path
+    return Comparison(change, judge if filtered else None, recredit, out, most, (was, now))
+
+
+def _regrader(change: Change, collector: Collector, fetch: Fetch | None, only_rules: bool) -> Regrader:
+    shown = ArgsView.of_run(change.after).as_dict()
+    return Regrader(change.after.reward, shown, fetch=fetch, trajectories=collector.trajectories, only_rules=only_rules)
+
+
+def _fetch_of(opened: OpenedRun, change: Change) -> Fetch | None:
+    """Return what gives a user's grader the tokens; None if no such grader runs."""
+    settings = change.after
+    own = settings.reward.custom_rm_path or settings.rollout.custom_generate_function_path
+    return opened.fetch if change.regrade and (own or settings.evaluation.has_functions) else None
 
 
 async def _graded(

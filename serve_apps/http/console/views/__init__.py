@@ -9,6 +9,7 @@ from serve_apps.http.console.views import (
     moment,
     now,
     query,
+    rescore,
     rollout,
     runs,
     samples,
@@ -29,4 +30,5 @@ VIEWS: tuple[ConsoleView, ...] = (
     moment.VIEW,
     query.VIEW,
     compare.VIEW,
+    rescore.VIEW,
 )

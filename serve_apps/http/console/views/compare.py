@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Query, Response
 
 from schemas.doc import doc
+from serve_apps.http.console.kept_answers import KeptAnswers
 from serve_apps.http.console.open_runs import OpenRuns
 from serve_apps.http.console.view import ConsoleView, answered, documented
 from slime_events.analysis.compare.compare import compare
 from slime_events.analysis.compare.comparison import Comparison
 
-KEPT = 8
-"""Comparisons that are kept: the same two runs at the same positions are not read again."""
 _FIGURES = ", ".join(
     f"avg({column}) AS {name}_mean, stddev_pop({column}) AS {name}_std, "
     f"quantile_cont({column}, [0.1, 0.5, 0.9]) AS {name}_quantiles"
@@ -38,8 +35,7 @@ class ComparePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _add(router: APIRouter, runs: OpenRuns) -> None:
-    kept: OrderedDict[tuple[str, str, int, int], Comparison] = OrderedDict()
-    one_at_a_time = asyncio.Lock()
+    kept = KeptAnswers[tuple[str, str, int, int], Comparison]()
 
     @router.get("/api/compare", **documented(ComparePage, "Compare two runs"))
     async def compared(
@@ -48,13 +44,7 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
     ) -> Response:
         async with runs.use(a) as of_a, runs.use(b) as of_b:
             positions = (await of_a.opened.log.position(), await of_b.opened.log.position())
-            key = (a, b, *positions)
-            async with one_at_a_time:
-                comparison = kept.get(key) or await compare(of_a.opened, of_b.opened)
-            kept[key] = comparison
-            kept.move_to_end(key)
-            if len(kept) > KEPT:
-                kept.popitem(last=False)
+            comparison = await kept.get((a, b, *positions), lambda: compare(of_a.opened, of_b.opened))
             return answered(
                 ComparePage(
                     comparison=comparison,

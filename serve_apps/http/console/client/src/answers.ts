@@ -256,6 +256,16 @@ export interface Branched {
   critic_digest: string;
 }
 
+/** Names of ours; what is empty stays as in the run. */
+export interface BuiltInChange {
+  /** grader, as --rm-type takes it; empty: the recorded rewards */
+  reward: string;
+  /** filter of groups; empty: that of the run */
+  filter: string;
+  /** advantage estimator; empty: that of the run */
+  estimator: string;
+}
+
 /** A value at the two moments; as JSON, a list of both. */
 export type Change_GroupProgress_ = [GroupProgress, GroupProgress];
 
@@ -395,6 +405,24 @@ export interface Counts {
 /** Which turns of a session are trained on. `all`: all paths. `last`: the last turn of each path. `leaf`: the path that ended last. `discounted`: all paths, and earlier turns of a path count less. */
 export type Credit = "all" | "discounted" | "last" | "leaf";
 
+/** Effect of the credit rule on agents' sessions in accepted groups. */
+export interface Credits {
+  /** sessions to which the rule was applied, in all groups */
+  sessions: number;
+  /** the rule */
+  rule: string;
+  /** trained tokens in the run */
+  tokens_before: number;
+  /** trained tokens under the rule */
+  tokens_after: number;
+  /** samples that train on other tokens, or on the same with other weights */
+  samples_changed: number;
+  /** paths that are samples in the run only */
+  samples_gone: number;
+  /** paths that are samples under the rule only */
+  samples_new: number;
+}
+
 /** Decision whether a group is trained on. */
 export interface Decision {
   /** the group is trained on */
@@ -516,6 +544,18 @@ export interface EvalCompleted {
   truncated: boolean[];
 }
 
+/** Mean of an evaluation, as recorded and as it would be. */
+export interface Evaluation {
+  /** name of the data set */
+  dataset: string;
+  /** evaluated weight version */
+  version: number;
+  /** recorded mean */
+  before: number;
+  /** mean that it would have */
+  after: number;
+}
+
 /** The histogram of a column. */
 export interface Facet {
   /** column of `samples` */
@@ -558,6 +598,20 @@ export interface FilterTrial {
   beyond: boolean;
   /** the filter drops the group only while others fill the step: then it decides as recorded */
   fallback: boolean;
+}
+
+/** A group whose verdict would flip. */
+export interface FlippedGroup {
+  /** id of the group */
+  group: string;
+  /** recorded rewards; None if grading failed */
+  before: (number | null)[];
+  /** rewards that it would have; None if grading fails */
+  after: (number | null)[];
+  /** reason of the new verdict */
+  reason: string | null;
+  /** step whose batch has it; for a group accepted now, the next step at that moment */
+  step: number;
 }
 
 /** Open groups that differ. */
@@ -1075,8 +1129,64 @@ export interface Recalled {
   bound: number;
 }
 
+/** A sample that is graded differently. */
+export interface Regraded {
+  /** id of the sample */
+  sample: string;
+  /** recorded reward; None if grading failed */
+  before: number | null;
+  /** reward that it would have; None if grading fails */
+  after: number | null;
+  /** why grading fails */
+  failure: string;
+}
+
 /** Why a group was rejected. */
 export type RejectionCause = "filter" | "filter_raised" | "not_returned" | "reward_failed" | "rollout_failed" | "stale";
+
+/** Comparison of a run with a change. */
+export interface Report {
+  /** name of the run */
+  run: string;
+  /** folder or URL that it was opened with */
+  where: string;
+  /** changed settings, `name before -> after` */
+  changed: string[];
+  /** whether samples were graded again */
+  regraded: boolean;
+  /** recorded graders: name, digest, number of samples */
+  graders_before: ([string, string, number])[];
+  /** new graders: name, digest, number of samples */
+  graders_after: ([string, string, number])[];
+  /** path of the run's filter, or `none` */
+  filter_before: string;
+  /** path of the change's filter, or `none` */
+  filter_after: string;
+  /** number of events in the log */
+  events: number;
+  /** counts of samples */
+  samples: RescoredSamples;
+  /** counts of groups */
+  groups: RescoredGroups;
+  /** recorded rewards */
+  rewards_before: RewardHistogram;
+  /** rewards that there would be */
+  rewards_after: RewardHistogram;
+  /** sealed steps */
+  steps: RescoredStep[];
+  /** evaluations */
+  evaluations: Evaluation[];
+  /** batches whose normalised rewards do not follow from the settings */
+  mismatched: number;
+  /** whether advantages leave out a KL penalty, which the log does not hold */
+  without_kl: boolean;
+  /** whether advantages leave out a critic's values (not in the log) */
+  without_critic: boolean;
+  /** whether the credit rule was applied to agents' sessions */
+  recredited: boolean;
+  /** effect of the credit rule */
+  credit?: Credits;
+}
 
 /** A request of the rollout. */
 export interface Request {
@@ -1092,6 +1202,95 @@ export interface Request {
   purpose: Purpose;
   /** sampling parameters */
   sampling: Sampling;
+}
+
+/** Names that a run can be rescored with. */
+export interface RescoreChoices {
+  /** graders of ours */
+  rewards: string[];
+  /** filters of ours */
+  filters: string[];
+  /** advantage estimators */
+  estimators: string[];
+  /** names that the run has; a function of the user's by its path */
+  run: BuiltInChange;
+}
+
+/** The choices, and a result. */
+export interface RescorePage {
+  choices: RescoreChoices;
+  /** what would differ; None while nothing is chosen */
+  report: Report | null;
+  /** nothing would differ */
+  same: boolean;
+  /** the first step that would differ; None if none would */
+  first_difference: number | null;
+  /** command that gives the same, for a shell */
+  command: string;
+  /** query of the recorded rewards */
+  sql: string;
+  /** last position of the log that it includes */
+  position: number;
+}
+
+/** Counts of decided training groups. */
+export interface RescoredGroups {
+  /** decided groups */
+  decided: number;
+  /** groups accepted in the run */
+  accepted_before: number;
+  /** groups that would be accepted */
+  accepted_after: number;
+  /** groups rejected for a failed rollout or staleness, regardless of rewards */
+  beyond: number;
+  /** groups that the filter drops only if others fill the step: verdicts stay */
+  by_fallback: number;
+  /** groups without a verdict in the log */
+  undecided: number;
+  /** accepted groups that would be rejected */
+  rejected_now: number;
+  /** rejected groups that would be accepted */
+  accepted_now: number;
+  /** the first of the former */
+  rejected_examples: FlippedGroup[];
+  /** the first of the latter */
+  accepted_examples: FlippedGroup[];
+}
+
+/** Counts of training samples. */
+export interface RescoredSamples {
+  /** graded samples */
+  graded: number;
+  /** samples with another outcome: a different reward, or one gained or lost */
+  changed: number;
+  /** samples whose grading failed in the run */
+  failed_before: number;
+  /** grading failures now, by kind */
+  failed?: unknown;
+  /** the first of those that changed */
+  examples: Regraded[];
+}
+
+/** Comparison of a sealed step. */
+export interface RescoredStep {
+  /** number of the step */
+  step: number;
+  /** samples in its batch */
+  samples: number;
+  /** samples of the groups that stay */
+  samples_after: number;
+  /** its groups that would not be accepted */
+  lost: number;
+  /** groups that would be accepted while it was the next step */
+  offered: number;
+  /** samples of the groups that stay whose advantage changes */
+  advantages: number;
+  /** Kish's effective sample size of the batch's advantage weights */
+  ess_before: number;
+  /** the same for the groups that stay */
+  ess_after: number;
+  /** samples whose trained tokens, or their weights, change */
+  tokens: number;
 }
 
 /** Appended by the grader, once per completed sample. If the rule takes no time, or the generate function graded the sample, the engine appends the event together with `rollout.completed`. */
@@ -1136,6 +1335,18 @@ export interface RewardFailed {
 
 /** Why there is no reward. `invalid`: the sample lacks a field that its grader needs, or names an unknown grader. */
 export type RewardFailureKind = "invalid" | "no_key" | "none" | "not_a_number" | "out_of_memory" | "raised" | "timeout" | "worker_died" | "wrong_type";
+
+/** Rewards of training samples. The bars of a report's two histograms have the same ends. */
+export interface RewardHistogram {
+  /** number of rewards */
+  count: number;
+  /** mean reward; None if there are none */
+  mean: number | null;
+  /** standard deviation, unbiased; None for fewer than two */
+  std: number | null;
+  /** bars of the histogram: (from, to, count), both ends included */
+  bars: ([number, number, number])[];
+}
 
 /** Appended by the engine when a rollout cannot be made, or by the gateway when a session gave no sample. */
 export interface RolloutFailed {

@@ -214,6 +214,7 @@ export function Compare() {
     <>
       <h1>Compare two runs</h1>
       <Choice names={list.value?.runs.map(({ run }) => run) ?? []} a={a} b={b} />
+      {a && <p><a href={to(a, "rescore")}>or {visible(a)} and its rescore under another reward, filter or advantage estimator</a></p>}
       {list.error && <p class="error" role="alert">{visible(list.error)}</p>}
       {a && b ? <Compared key={`${a} ${b}`} a={a} b={b} /> : <p class="quiet">Choose two of the served runs.</p>}
     </>

@@ -6,6 +6,7 @@ import { LineageView } from "./lineage";
 import { Metrics } from "./metrics";
 import { Now } from "./now";
 import { Query } from "./query";
+import { Rescore } from "./rescore";
 import { Rollout } from "./rollout";
 import { Runs } from "./runs";
 import { Samples } from "./samples";
@@ -40,6 +41,7 @@ export const VIEWS: View[] = [
   { name: "versions", title: "Lineage", inMenu: true, component: LineageView },
   { name: "time", title: "Time machine", inMenu: true, component: TimeMachine },
   { name: "query", title: "Query", inMenu: true, component: Query },
+  { name: "rescore", title: "Rescore", inMenu: false, component: Rescore },
   { name: "groups", title: "Group", inMenu: false, component: Group },
   { name: "rollouts", title: "Rollout", inMenu: false, component: Rollout },
 ];
