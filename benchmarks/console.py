@@ -35,9 +35,13 @@ PAGES: tuple[dict[str, str], ...] = (
     {"order": "-reward"},
     {"order": "-tokens", "filter": "reward:eq:1"},
     {"filter": "step:eq:9000"},
-    {"text": "question 77777 "},
+    {"text": "question 7777{} "},
+    {"text": "question 7777{}?"},
+    {"text": "nowhere {}"},
 )
-"""Queries of pages of samples."""
+"""Queries of pages of samples. `{}`: the number of the repetition, because a text is looked for once. The texts are in
+responses alone, in prompts alone, and nowhere.
+"""
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
 FETCH = """(async (path) => {{
   const begun = performance.now();
@@ -135,10 +139,12 @@ async def _pages(tab: Tab) -> dict[str, float]:
     for query in PAGES:
         words: dict[str, str] = {"limit": "200", **query}
         for number in (1, 2):
-            path = f"{API}/samples?{urlencode(words)}"
-            times = [await tab.script(FETCH.format(json.dumps(path))) for _ in range(3)]
+            paths = [
+                f"{API}/samples?{urlencode({name: word.format(n) for name, word in words.items()})}" for n in range(3)
+            ]
+            times = [await tab.script(FETCH.format(json.dumps(path))) for path in paths]
             took[f"{urlencode(query) or 'no filter'}, page {number}"] = sorted(time for time, _ in times)[1]
-            cursor = times[0][1]
+            cursor = times[-1][1]
             if cursor is None:
                 break
             words["cursor"] = cursor

@@ -6,7 +6,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from serve_apps.http.console.rows import Order, columns_of, literal
+from serve_apps.http.console import text_search
+from serve_apps.http.console.rows import Order, Value, columns_of, literal
+from serve_apps.http.console.text_search import FOUND, TextSearch, text_condition
 from serve_apps.http.console.views.samples import COLUMNS, FACETS, ORDERS, chosen, page_sql, stored_page_sql
 
 ROWS, LIMIT = 60, 7
@@ -72,12 +74,54 @@ def test_each_page_has_the_rows_of_the_simple_query(
     assert seen == answer(samples, f"SELECT 1 FROM samples WHERE {conditions}").num_rows
 
 
-@pytest.mark.parametrize("text", ["what IS", "5%_", "%", "_", "a\\B", "it's", "STRASSE", "ß", "ας", "i", "", "\n"])
+SEARCHED = [
+    "what IS",
+    "5%_",
+    "%",
+    "_",
+    "a\\B",
+    "it's",
+    "STRASSE",
+    "ß",
+    "ας",
+    "i",
+    "\n",
+    "nowhere",
+    "7?",
+    "k",
+    "what\ni",
+]
+
+
+@pytest.mark.parametrize("text", [*SEARCHED, ""])
 def test_a_text_is_found_as_it_is_in_any_case(samples: duckdb.DuckDBPyConnection, text: str) -> None:
     needle = literal(text.lower())
-    simple = f"contains(lower(prompt), {needle}) OR contains(lower(text), {needle})"
-    found, wanted = (
-        columns_of(answer(samples, f"SELECT sample FROM samples WHERE {where} ORDER BY sample"))
-        for where in (chosen([], text), simple if text else "true")
-    )
-    assert found == wanted
+    simple = f"contains(lower(prompt), {needle}) OR contains(lower(text), {needle})" if text else "true"
+    assert with_text(samples, chosen([], text_condition(text))) == with_text(samples, simple)
+
+
+def with_text(samples: duckdb.DuckDBPyConnection, where: str) -> list[Value]:
+    return columns_of(answer(samples, f"SELECT sample FROM samples WHERE {where} ORDER BY sample"))["sample"]
+
+
+@pytest.mark.parametrize("text", SEARCHED)
+@pytest.mark.parametrize(("most_found", "most_bytes"), [(100, 10_000), (5, 10_000), (100, 10)])
+def test_a_search_finds_what_a_scan_finds(
+    samples: duckdb.DuckDBPyConnection, text: str, most_found: int, most_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_search, "MOST_FOUND", most_found)
+    monkeypatch.setattr(text_search, "MOST_BYTES", most_bytes)
+    search, wanted = TextSearch(), with_text(samples, text_condition(text))
+    for _ in range(2):  # the second answer is kept
+        cursor = samples.cursor()
+        condition = search.given(cursor, text)
+        assert with_text(cursor, condition) == wanted
+        assert (FOUND in condition) == (most_bytes == 10_000 and len(wanted) <= most_found)
+
+
+def test_few_texts_are_kept(samples: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_search, "KEPT", 2)
+    search = TextSearch()
+    for text in ("what IS", "ß", "what IS", "nowhere", "5%_", "what IS"):
+        cursor = samples.cursor()
+        assert with_text(cursor, search.given(cursor, text)) == with_text(samples, text_condition(text))

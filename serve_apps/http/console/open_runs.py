@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator
-from typing import Annotated, NamedTuple, Self
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, NamedTuple, Self, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -17,6 +17,7 @@ from schemas.errors import BadQuery
 from serve_apps.http.console.kept_lanes import KeptLanes
 from serve_apps.http.console.moments import Moments
 from serve_apps.http.console.run_source import RunSource
+from serve_apps.http.console.text_search import TextSearch, text_condition
 from slime_events.analysis.query import Answer, RunTables, tables_of
 from slime_events.analysis.query.database import one_select
 from slime_events.analysis.query.detectors import ALARMS
@@ -24,6 +25,7 @@ from slime_events.analysis.query.inspection import Inspection, inspect
 from slime_events.core.run.run_reader import OpenedRun
 from storage.cancellation import end_all
 
+Read = TypeVar("Read")
 STORED = ("trained", "rewards", "samples", "groups", "steps")
 """Tables that are computed once per position of the log."""
 IDLE_S = 60.0
@@ -41,6 +43,8 @@ class Snapshot(NamedTuple):
 
     connection: Annotated[duckdb.DuckDBPyConnection, doc("take a cursor for each query")]
     position: Annotated[int, doc("the log's last position when they were computed")]
+    search: Annotated[TextSearch, doc("finds samples by their texts")]
+    answers: Annotated[dict[str, pa.Table], doc("rows of queries that are kept, by query")]
     next_at: Annotated[float, doc("monotonic time before which they are not computed again [s]")]
 
 
@@ -62,6 +66,7 @@ class OpenRun:
         self._tables, self._lock = tables, asyncio.Lock()
         self._snapshot: Snapshot | None = None
         self._refreshing: asyncio.Task[Snapshot] | None = None
+        self._preparing: asyncio.Task[None] | None = None
         self._inspected: Inspected | None = None
         self._inspecting, self._asking = asyncio.Lock(), asyncio.Lock()
 
@@ -70,9 +75,32 @@ class OpenRun:
 
         A query that takes longer than QUERY_S is ended. Raises BadQuery, and the log's errors.
         """
-        select = one_select(sql)
+        return await self.rows_with("", lambda _: sql)
+
+    async def kept_rows(self, sql: str) -> tuple[int, pa.Table]:
+        """Return the same for a query that every reader sends: its rows are kept as long as the tables."""
         snapshot = await self.snapshot()
-        return snapshot.position, await _within_limit(snapshot.connection.cursor(), select)
+        if sql not in snapshot.answers:
+            snapshot.answers[sql] = await _rows_within_limit(snapshot.connection.cursor(), one_select(sql))
+        return snapshot.position, snapshot.answers[sql]
+
+    async def rows_with(self, text: str, sql: Callable[[str], str]) -> tuple[int, pa.Table]:
+        """Return the same for a query over the samples whose prompt or response contains a text.
+
+        sql: gives the query from the condition for these samples, which is empty for no text. Raises as `rows`.
+        """
+        one_select(sql(text_condition(text)))
+        snapshot = await self.snapshot()
+        connection = snapshot.connection.cursor()
+        condition = await _within_limit(connection, lambda: snapshot.search.given(connection, text)) if text else ""
+        return snapshot.position, await _rows_within_limit(connection, one_select(sql(condition)))
+
+    def prepare_search(self) -> None:
+        """Prepare the search for texts meanwhile, so that the first one need not wait."""
+        if self._snapshot is not None and (self._preparing is None or self._preparing.done()):
+            search = self._snapshot.search
+            self._preparing = asyncio.create_task(asyncio.to_thread(search.prepare, self._snapshot.connection.cursor()))
+            self._preparing.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def any_rows(self, sql: str, most: int) -> tuple[int, pa.Table]:
         """Return the position of the log and the first rows of one SELECT over all tables and detectors, as
@@ -82,7 +110,12 @@ class OpenRun:
         position = await self.opened.log.position()
         async with self._asking:  # each query loads its own tables
             connection = await self._tables.connection(select)
-            return position, await _within_limit(connection, f"SELECT * FROM (\n{select}\n) LIMIT {most}")
+            return position, await _rows_within_limit(connection, f"SELECT * FROM (\n{select}\n) LIMIT {most}")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the tables have been computed once."""
+        return self._snapshot is not None
 
     async def snapshot(self) -> Snapshot:
         """Return the tables. If they are older than the log, new ones are computed meanwhile for later requests."""
@@ -103,7 +136,7 @@ class OpenRun:
             position = await self.opened.log.position()
             if snapshot is None or position != snapshot.position:
                 connection = await self._tables.stored(STORED)
-                snapshot = Snapshot(connection, position, 0.0)
+                snapshot = Snapshot(connection, position, TextSearch(), {}, 0.0)
             taken = time.monotonic() - now
             self._snapshot = snapshot._replace(next_at=now + taken * (1 + REST))
             return self._snapshot
@@ -125,13 +158,17 @@ class OpenRun:
 
     async def close(self) -> None:
         """End a computation that is in progress."""
-        if self._refreshing is not None:
-            await end_all(self._refreshing)
+        await end_all(*(task for task in (self._refreshing, self._preparing) if task is not None))
 
 
-async def _within_limit(connection: duckdb.DuckDBPyConnection, select: str) -> pa.Table:
+async def _rows_within_limit(connection: duckdb.DuckDBPyConnection, select: str) -> pa.Table:
     """Return the rows of a query. Raises BadQuery, also if it takes longer than QUERY_S."""
-    reading = asyncio.create_task(asyncio.to_thread(lambda: _read(connection, select)))
+    return await _within_limit(connection, lambda: Answer(connection.sql(select)).arrow())
+
+
+async def _within_limit(connection: duckdb.DuckDBPyConnection, read: Callable[[], Read]) -> Read:
+    """Return what is read from a connection. Raises BadQuery, also if it takes longer than QUERY_S."""
+    reading = asyncio.create_task(asyncio.to_thread(_read, read))
     done, _ = await asyncio.wait([reading], timeout=QUERY_S)
     if not done:
         connection.interrupt()
@@ -141,9 +178,9 @@ async def _within_limit(connection: duckdb.DuckDBPyConnection, select: str) -> p
     return reading.result()
 
 
-def _read(cursor: duckdb.DuckDBPyConnection, select: str) -> pa.Table:
+def _read(read: Callable[[], Read]) -> Read:
     try:
-        return Answer(cursor.sql(select)).arrow()
+        return read()
     except duckdb.Error as error:
         raise BadQuery(f"the query failed: {error}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -11,6 +12,7 @@ from fastapi import APIRouter, Query, Response
 from schemas.doc import doc
 from serve_apps.http.console.open_runs import OpenRun, OpenRuns
 from serve_apps.http.console.rows import MOST_ROWS, Order, Value, columns_of, condition, literal
+from serve_apps.http.console.text_search import text_condition
 from serve_apps.http.console.view import ROOT, AnswerSource, ConsoleView, RunName, answered, documented, query_source
 
 FACETS = {
@@ -84,21 +86,14 @@ class Facets(msgspec.Struct, frozen=True, kw_only=True):
     source: Annotated[AnswerSource, doc("query for the samples that are counted")]
 
 
-def chosen(filters: list[str], text: str = "", where: str = "") -> str:
-    """Return the conditions of a request as SQL. Raises BadQuery."""
+def chosen(filters: list[str], found: str = "", where: str = "") -> str:
+    """Return the conditions of a request as SQL. found: the condition of its text. Raises BadQuery."""
     conditions = [condition(term, FILTERS) for term in filters]
-    if text:
-        conditions.append(f"({_has('prompt', text)} OR {_has('text', text)})")
+    if found:
+        conditions.append(found)
     if where:
         conditions.append(f"(\n{where}\n)")  # a comment at its end stays within its line
     return " AND ".join(conditions) or "true"
-
-
-def _has(column: str, text: str) -> str:
-    """Return the condition that a column contains a text, in any case. ILIKE is faster, but has wildcards."""
-    if text.isascii() and not set(text) & set("%_\\"):
-        return f"{column} ILIKE {literal(f'%{text}%')}"
-    return f"contains(lower({column}), {literal(text.lower())})"
 
 
 def page_sql(conditions: str, order: Order, cursor: str, limit: int) -> str:
@@ -130,10 +125,14 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
         limit: Annotated[int, Query(ge=1, le=MOST_ROWS, description="rows of the page")] = 100,
     ) -> Response:
         by = Order.of(order, ORDERS)
-        words = (chosen(filters, text, where), by, cursor, limit)
-        sql = page_sql(*words)
+        sql = page_sql(chosen(filters, text_condition(text), where), by, cursor, limit)
+
+        def stored_sql(found: str) -> str:
+            return stored_page_sql(chosen(filters, found, where), by, cursor, limit)
+
         async with runs.use(run) as opened:
-            position, rows = await opened.rows(stored_page_sql(*words))
+            position, rows = await opened.rows_with(text, stored_sql)
+            opened.prepare_search()
             columns = columns_of(rows)
             more = by.cursor(columns) if rows.num_rows == limit else None
             return answered(SamplePage(columns=columns, next=more, source=query_source(opened.argument, sql, position)))
@@ -141,29 +140,39 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
     @router.get(f"{ROOT}/facets", **documented(Facets, "Get histograms of samples"))
     async def facets(run: RunName, filters: Filters = [], text: Text = "", where: Where = "") -> Response:  # noqa: B006
         async with runs.use(run) as opened:
-            return answered(await read_facets(opened, chosen(filters, text, where)))
+            return answered(await read_facets(opened, text, lambda found: chosen(filters, found, where)))
 
 
-async def read_facets(opened: OpenRun, conditions: str) -> Facets:
-    """Return the histograms of the samples under some conditions. Raises BadQuery, and the log's errors."""
+async def read_facets(opened: OpenRun, text: str, conditions: Callable[[str], str]) -> Facets:
+    """Return the histograms of some samples. conditions: of the samples, from the condition for those with the text.
+
+    Raises BadQuery, and the log's errors.
+    """
     parts = ", ".join(f'count(DISTINCT "{name}") AS "{name}"' for name in FACETS)
     ends = ", ".join(f'min("{name}"), max("{name}")' for name, has_numbers in FACETS.items() if has_numbers)
-    sql = f"SELECT count(*) AS total, {parts}, [{ends}] AS ends FROM samples WHERE {conditions}"
-    position, rows = await opened.rows(sql)
+    sql = f"SELECT count(*) AS total, {parts}, [{ends}] AS ends FROM samples WHERE "
+    position, rows = await opened.rows_with(text, lambda found: sql + conditions(found))
     (head,) = rows.to_pylist()
     ends = iter(head["ends"])
     facets = []
     for name, has_numbers in FACETS.items():
         low, high = (next(ends), next(ends)) if has_numbers else (None, None)
         if head[name] > 1:
-            bars = await _bars(opened, conditions, name, head[name], low, high)
+            bars = await _bars(opened, text, conditions, name, head[name], low, high)
             facets.append(Facet(column=name, has_numbers=has_numbers, values=head[name], bars=bars))
-    source = query_source(opened.argument, f"SELECT * FROM samples WHERE {conditions}", position)
+    plain = f"SELECT * FROM samples WHERE {conditions(text_condition(text))}"
+    source = query_source(opened.argument, plain, position)
     return Facets(total=head["total"], facets=tuple(facets), source=source)
 
 
 async def _bars(
-    opened: OpenRun, conditions: str, name: str, values: int, low: float | None, high: float | None
+    opened: OpenRun,
+    text: str,
+    conditions: Callable[[str], str],
+    name: str,
+    values: int,
+    low: float | None,
+    high: float | None,
 ) -> tuple[Bar, ...]:
     column = f'"{name}"'
     wide = low is not None and high is not None and values > BINS
@@ -174,11 +183,13 @@ async def _bars(
     else:
         value, order = column, "1" if low is not None else "2 DESC, 1"
     most = BINS if low is not None else MOST_VALUES
-    sql = (
-        f"SELECT {value} AS low, count(*) AS count FROM samples WHERE {conditions} AND {column} IS NOT NULL "
-        f"GROUP BY 1 ORDER BY {order} LIMIT {most}"
+    _, rows = await opened.rows_with(
+        text,
+        lambda found: (
+            f"SELECT {value} AS low, count(*) AS count FROM samples WHERE {conditions(found)} "
+            f"AND {column} IS NOT NULL GROUP BY 1 ORDER BY {order} LIMIT {most}"
+        ),
     )
-    _, rows = await opened.rows(sql)
     if not width or low is None or high is None:
         return tuple(Bar(low=row["low"], high=None, count=row["count"]) for row in rows.to_pylist())
     return tuple(
