@@ -71,6 +71,7 @@ SHOTS = {
     "now": Shot(f"{DEMO}/now", 640),
     "timeline": Shot(f"{DEMO}/timeline?from=38&to=42", 1000, _point),
     "metrics": Shot(f"{DEMO}/metrics", 600),
+    "overlaid": Shot("/runs/a/metrics?with=b", 600),
     "samples": Shot(f"{DEMO}/samples?filter=reward:eq:0&order=-tokens", 560),
     "group": Shot(f"{DEMO}/groups/train-0-000048", 640),
     "differences": Shot(f"{DEMO}/groups/train-0-000048", 1000, _differences),

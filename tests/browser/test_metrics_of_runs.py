@@ -70,6 +70,37 @@ async def test_by_tokens_the_points_are_apart(browser: Browser, origin: str) -> 
         assert tab.problems == []
 
 
+async def test_runs_differ_by_their_dashes(browser: Browser, origin: str) -> None:
+    async with Tab.of(browser, origin) as tab:
+        await tab.open(f"/runs/{RUN}/metrics?with=agents")
+        assert "agents, long dashes: " in await tab.script(f"{CHARTS}[0].ariaLabel")
+        keys = "[...document.querySelectorAll('.chosen .line-key')].map((one) => [one.ariaLabel, one.innerHTML])"
+        (own, solid), (further, dashed) = await tab.script(keys)
+        assert (own, further) == ("solid line", "long dashes")
+        assert ("dasharray" in solid, "dasharray" in dashed) == (False, True)
+        assert tab.problems == []
+
+
+async def test_a_part_of_the_axis_is_chosen_by_numbers_and_by_mouse(browser: Browser, origin: str) -> None:
+    async with Tab.of(browser, origin) as tab:
+        await tab.open(f"/runs/{RUN}/metrics?with=agents&by=trained_tokens")
+        box = await tab.script(f"{CHARTS}[0].querySelector('.u-over').getBoundingClientRect().toJSON()")
+        for kind, share in (("mouseMoved", 0.5), ("mousePressed", 0.5), ("mouseMoved", 0.9), ("mouseReleased", 0.9)):
+            place = {"x": box["left"] + share * box["width"], "y": (box["top"] + box["bottom"]) / 2}
+            await tab.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+        await tab.until("new URLSearchParams(location.search).has('from')")
+        await tab.ready()
+        await tab.script("document.querySelector('main input[name=from]').value = 48; 0")
+        await tab.script("document.querySelector('main input[name=to]').value = ''; 0")
+        await tab.click("main form button", "show")
+        assert await tab.path() == f"/runs/{RUN}/metrics?by=trained_tokens&with=agents&from=48"
+        figures = await _on(tab, 0, "ArrowLeft", "ArrowLeft")
+        assert figures.startswith("at 48 ")
+        await tab.click("main form button", "all steps")
+        assert await tab.path() == f"/runs/{RUN}/metrics?by=trained_tokens&with=agents"
+        assert tab.problems == []
+
+
 async def test_a_click_opens_the_nearest_point(browser: Browser, origin: str) -> None:
     async with Tab.of(browser, origin) as tab:
         await tab.open(f"/runs/agents/metrics?with={RUN}")  # this run alone has step 1, at the right end

@@ -18,7 +18,7 @@ from slime_events.analysis.rescore.filter_trial import NAMES, NONE
 from slime_events.plugins.filters.dynamic_sampling import FILTERS
 from slime_events.plugins.loader import load_function
 from tests.cli.small_run import ENGINE, GROUPS, REJECTED, RUN
-from tests.console.served import URL, get
+from tests.console.served import URL, client_of, get, small
 from tests.lineage import opened
 
 SAMPLE = f"{GROUPS[3]}-s1"
@@ -173,7 +173,17 @@ async def test_tokens_are_arrays_at_multiples_of_eight(client: httpx.AsyncClient
     }
 
 
+async def test_changes_say_first_that_the_tables_are_computed() -> None:
+    async with client_of(await small()) as new:
+        text = (await new.get(f"{URL}/changes")).text
+    states = [json.loads(event.partition("data: ")[2]) for event in text.split("\n\n")[:-1]]
+    end = states[0]["end"]
+    assert end > 0
+    assert [(state.get("position"), state.get("end")) for state in states] == [(0, end), (end, end), (None, None)]
+
+
 async def test_changes_end_with_the_run(client: httpx.AsyncClient) -> None:
+    await client.get(URL)
     text = (await client.get(f"{URL}/changes")).text
     first, end, rest = text.split("\n\n")
     name, _, data = first.partition("\n")

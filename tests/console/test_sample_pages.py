@@ -114,7 +114,7 @@ def test_a_search_finds_what_a_scan_finds(
     search, wanted = TextSearch(), with_text(samples, text_condition(text))
     for _ in range(2):  # the second answer is kept
         cursor = samples.cursor()
-        condition = search.given(cursor, text)
+        condition = search.matching(cursor, text)
         assert with_text(cursor, condition) == wanted
         assert (FOUND in condition) == (most_bytes == 10_000 and len(wanted) <= most_found)
 
@@ -124,4 +124,4 @@ def test_few_texts_are_kept(samples: duckdb.DuckDBPyConnection, monkeypatch: pyt
     search = TextSearch()
     for text in ("what IS", "ß", "what IS", "nowhere", "5%_", "what IS"):
         cursor = samples.cursor()
-        assert with_text(cursor, search.given(cursor, text)) == with_text(samples, text_condition(text))
+        assert with_text(cursor, search.matching(cursor, text)) == with_text(samples, text_condition(text))

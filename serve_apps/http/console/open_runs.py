@@ -92,7 +92,7 @@ class OpenRun:
         one_select(sql(text_condition(text)))
         snapshot = await self.snapshot()
         connection = snapshot.connection.cursor()
-        condition = await _within_limit(connection, lambda: snapshot.search.given(connection, text)) if text else ""
+        condition = await _within_limit(connection, lambda: snapshot.search.matching(connection, text)) if text else ""
         return snapshot.position, await _rows_within_limit(connection, one_select(sql(condition)))
 
     def prepare_search(self) -> None:

@@ -44,7 +44,7 @@ def text_condition(text: str) -> str:
     return text and f"({has_text('prompt', text)} OR {has_text('text', text)})"
 
 
-class Found(NamedTuple):
+class Matches(NamedTuple):
     """Samples with a text."""
 
     condition: Annotated[str, doc("condition on the stored `samples`")]
@@ -59,18 +59,18 @@ class TextSearch:
 
     def __init__(self) -> None:
         self._lock, self._is_kept = threading.Lock(), False
-        self._found: OrderedDict[str, Found] = OrderedDict()
+        self._matches: OrderedDict[str, Matches] = OrderedDict()
 
-    def given(self, connection: duckdb.DuckDBPyConnection, text: str) -> str:
+    def matching(self, connection: duckdb.DuckDBPyConnection, text: str) -> str:
         """Give a connection the samples with a text, which is looked for once, and return the condition for them."""
         with self._lock:
-            found = self._found.pop(text, None) or self._look(connection, text)
-            self._found[text] = found
-            if len(self._found) > KEPT:
-                self._found.popitem(last=False)
-        if found.rows is not None:
-            connection.register(FOUND, found.rows)
-        return found.condition
+            matches = self._matches.pop(text, None) or self._look(connection, text)
+            self._matches[text] = matches
+            if len(self._matches) > KEPT:
+                self._matches.popitem(last=False)
+        if matches.rows is not None:
+            connection.register(FOUND, matches.rows)
+        return matches.condition
 
     def prepare(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Keep the texts in lower case, unless they are too long."""
@@ -84,7 +84,7 @@ class TextSearch:
             self._is_kept = True
         return self._is_kept
 
-    def _look(self, connection: duckdb.DuckDBPyConnection, text: str) -> Found:
+    def _look(self, connection: duckdb.DuckDBPyConnection, text: str) -> Matches:
         if self._prepare(connection):
             needle = literal(text.lower())
             rows = connection.sql(
@@ -92,8 +92,8 @@ class TextSearch:
                 f"SELECT unnest(rows) FROM searched_prompts WHERE contains(prompt, {needle}) LIMIT {MOST_FOUND + 1}"
             ).to_arrow_table()
             if rows.num_rows <= MOST_FOUND:
-                return Found(f"rowid IN (SELECT row FROM {FOUND})", rows)
-        return Found(text_condition(text), None)
+                return Matches(f"rowid IN (SELECT row FROM {FOUND})", rows)
+        return Matches(text_condition(text), None)
 
 
 def _bytes(connection: duckdb.DuckDBPyConnection) -> int:

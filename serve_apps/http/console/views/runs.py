@@ -31,7 +31,7 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a run's log and tables."""
 
     run: Annotated[str, doc("name of the run")]
-    position: Annotated[int, doc("last position of the log that the tables include")]
+    position: Annotated[int, doc("last position of the log that the tables include; 0 until they are computed")]
     end: Annotated[int, doc("last position of the log")]
     on: Annotated[bool, doc("whether its launcher is running")]
 
@@ -53,10 +53,11 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
             return StreamingResponse(_changes(runs, run), media_type="text/event-stream")
 
 
-async def _state(runs: OpenRuns, opened: OpenRun) -> RunChange:
-    on, snapshot = await runs.source.is_on(opened.opened), await opened.snapshot()
-    end = await opened.opened.log.position()
-    return RunChange(run=opened.opened.run, position=snapshot.position, end=end, on=on)
+async def _state(runs: OpenRuns, opened: OpenRun, *, waits: bool = True) -> RunChange:
+    """Return the state of a run. waits: for the tables, if they are not computed yet."""
+    on = await runs.source.is_on(opened.opened)
+    position = (await opened.snapshot()).position if waits or opened.is_ready else 0
+    return RunChange(run=opened.opened.run, position=position, end=await opened.opened.log.position(), on=on)
 
 
 async def _changes(runs: OpenRuns, run: str) -> AsyncIterator[bytes]:
@@ -66,14 +67,15 @@ async def _changes(runs: OpenRuns, run: str) -> AsyncIterator[bytes]:
         while True:
             if before is not None:  # the first state is of the tables that requests before it have read
                 await opened.refreshed()
-            state = await _state(runs, opened)
+            state = await _state(runs, opened, waits=before is not None)
             if state != before:
                 before = state
                 yield b"event: change\ndata: %s\n\n" % msgspec.json.encode(state)
             if not state.on and state.position == state.end:
                 yield b"event: end\ndata: {}\n\n"
                 return
-            await asyncio.sleep(POLL_S)
+            if state.position:
+                await asyncio.sleep(POLL_S)
 
 
 VIEW = ConsoleView("runs", (RunList, RunChange), _add)

@@ -86,11 +86,11 @@ class Facets(msgspec.Struct, frozen=True, kw_only=True):
     source: Annotated[AnswerSource, doc("query for the samples that are counted")]
 
 
-def chosen(filters: list[str], found: str = "", where: str = "") -> str:
-    """Return the conditions of a request as SQL. found: the condition of its text. Raises BadQuery."""
+def chosen(filters: list[str], matches: str = "", where: str = "") -> str:
+    """Return the conditions of a request as SQL. matches: the condition of its text. Raises BadQuery."""
     conditions = [condition(term, FILTERS) for term in filters]
-    if found:
-        conditions.append(found)
+    if matches:
+        conditions.append(matches)
     if where:
         conditions.append(f"(\n{where}\n)")  # a comment at its end stays within its line
     return " AND ".join(conditions) or "true"
@@ -127,8 +127,8 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
         by = Order.of(order, ORDERS)
         sql = page_sql(chosen(filters, text_condition(text), where), by, cursor, limit)
 
-        def stored_sql(found: str) -> str:
-            return stored_page_sql(chosen(filters, found, where), by, cursor, limit)
+        def stored_sql(matches: str) -> str:
+            return stored_page_sql(chosen(filters, matches, where), by, cursor, limit)
 
         async with runs.use(run) as opened:
             position, rows = await opened.rows_with(text, stored_sql)
@@ -140,7 +140,7 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
     @router.get(f"{ROOT}/facets", **documented(Facets, "Get histograms of samples"))
     async def facets(run: RunName, filters: Filters = [], text: Text = "", where: Where = "") -> Response:  # noqa: B006
         async with runs.use(run) as opened:
-            return answered(await read_facets(opened, text, lambda found: chosen(filters, found, where)))
+            return answered(await read_facets(opened, text, lambda matches: chosen(filters, matches, where)))
 
 
 async def read_facets(opened: OpenRun, text: str, conditions: Callable[[str], str]) -> Facets:
@@ -151,7 +151,7 @@ async def read_facets(opened: OpenRun, text: str, conditions: Callable[[str], st
     parts = ", ".join(f'count(DISTINCT "{name}") AS "{name}"' for name in FACETS)
     ends = ", ".join(f'min("{name}"), max("{name}")' for name, has_numbers in FACETS.items() if has_numbers)
     sql = f"SELECT count(*) AS total, {parts}, [{ends}] AS ends FROM samples WHERE "
-    position, rows = await opened.rows_with(text, lambda found: sql + conditions(found))
+    position, rows = await opened.rows_with(text, lambda matches: sql + conditions(matches))
     (head,) = rows.to_pylist()
     ends = iter(head["ends"])
     facets = []
@@ -185,8 +185,8 @@ async def _bars(
     most = BINS if low is not None else MOST_VALUES
     _, rows = await opened.rows_with(
         text,
-        lambda found: (
-            f"SELECT {value} AS low, count(*) AS count FROM samples WHERE {conditions(found)} "
+        lambda matches: (
+            f"SELECT {value} AS low, count(*) AS count FROM samples WHERE {conditions(matches)} "
             f"AND {column} IS NOT NULL GROUP BY 1 ORDER BY {order} LIMIT {most}"
         ),
     )

@@ -162,9 +162,11 @@ export interface Band {
   title: string;
   /** unit; empty if it has none */
   unit: string;
-  /** p10, p50, p90 and mean over the samples of the step's batch [steps] */
+  /** index in `steps` of each value; null if there is one per step */
+  at: number[] | null;
+  /** p10, p50, p90 and mean over the samples of the step's batch */
   trained: Record<string, (number | null)[]>;
-  /** the same over all completed samples [steps] */
+  /** the same over all completed samples */
   all: Record<string, (number | null)[]>;
 }
 
@@ -754,7 +756,9 @@ export interface Line {
   name: string;
   /** unit; empty if it has none */
   unit: string;
-  /** its values [steps] */
+  /** index in `steps` of each value; null if there is one per step */
+  at: number[] | null;
+  /** its values */
   values: (number | null)[];
 }
 
@@ -788,13 +792,17 @@ export interface LogEvent {
   producer: string;
 }
 
-/** Curves of a run. Every array has one value per step. */
+/** Curves of a run. Each value is that of one step. If the window has more steps than `points`, each curve has those of its lowest and highest values in equal parts of the window. */
 export interface Metrics {
-  /** steps, ascending */
+  /** number of steps in the window */
+  total: number;
+  /** most points of a curve */
+  points: number;
+  /** steps that have a point, ascending */
   steps: number[];
   /** time of the commit since the run's first sample [s]; null before the commit */
   seconds: (number | null)[];
-  /** tokens of prompts and responses trained on up to the step */
+  /** tokens of prompts and responses trained on up to the step; null before the commit */
   trained_tokens: (number | null)[];
   /** quantiles and means over samples */
   bands: Band[];
@@ -1413,7 +1421,7 @@ export type RootReason = "compaction" | "drift" | "first" | "repeat" | "rewrite"
 export interface RunChange {
   /** name of the run */
   run: string;
-  /** last position of the log that the tables include */
+  /** last position of the log that the tables include; 0 until they are computed */
   position: number;
   /** last position of the log */
   end: number;

@@ -14,6 +14,10 @@ export interface Curve {
   colour: string;
   /** The area between a `lower` curve and the `upper` one after it is filled. */
   kind: keyof typeof WIDTHS;
+  /** Lengths of lines and gaps [px], in place of those of the kind. */
+  dash?: number[];
+  /** How the line looks, for a screen reader. */
+  look?: string;
   /** Called in place of the chart's `onPick` with a point of this curve. */
   onPick?: (index: number) => void;
 }
@@ -25,24 +29,28 @@ interface Chart {
   curves: Curve[];
   /** Called with the index of a point that is clicked, or chosen by Enter. */
   onPick: (index: number) => void;
+  /** Called with the ends of what was selected with the mouse; without it, the chart shows that part. */
+  onRange?: (low: number, high: number) => void;
 }
 
 const HEIGHT = 210;
 const WIDTHS = { line: 1.75, dashed: 1.75, dotted: 1, lower: 0, upper: 0 };
 const DASHES: Partial<Record<keyof typeof WIDTHS, number[]>> = { dashed: [5, 4], dotted: [1, 3] };
 
-export function Chart({ title, x, curves, onPick }: Chart) {
+export function Chart({ title, x, curves, onPick, onRange }: Chart) {
   const box = useRef<HTMLDivElement>(null);
   const readout = useRef<HTMLParagraphElement>(null);
   const plot = useRef<uPlot | null>(null);
   const pick = useRef(onPick);
   pick.current = onPick;
+  const range = useRef(onRange);
+  range.current = onRange;
   const keyed = useRef(-1);
   const look = theme.value;
   useEffect(() => {
     const target = box.current!;
     const data = [x, ...curves.map((curve) => curve.values)] as uPlot.AlignedData;
-    const made = new uPlot(options(title, target.clientWidth, curves, (text) => (readout.current!.textContent = text)), data, target);
+    const made = new uPlot(options(title, target.clientWidth, curves, (text) => (readout.current!.textContent = text), range), data, target);
     keyed.current = -1;
     made.over.addEventListener("click", () => {
       const [at, curve] = curves.some((one) => one.onPick) ? nearest(made, curves) : [made.cursor.idx, undefined];
@@ -62,7 +70,7 @@ export function Chart({ title, x, curves, onPick }: Chart) {
       class="chart"
       tabIndex={0}
       role="group"
-      aria-label={`${title}: ${summary(curves[curves.length - 1].values)}. Left and right move along the steps, ${
+      aria-label={`${title}: ${[...curves].reverse().filter((one, at) => !at || one.onPick).map(named).join("; ")}. Left and right move along the steps, ${
         curves.some((one) => one.onPick) ? "up and down choose a run, " : ""
       }Enter opens the rows.`}
       onKeyDown={keys}
@@ -107,6 +115,11 @@ function onKey(event: KeyboardEvent, plot: uPlot, curves: Curve[], keyed: { curr
   plot.setCursor({ left: plot.valToPos(plot.data[0][next], "x"), top });
 }
 
+/** What a screen reader hears of a curve: a further run with its name and look. */
+function named({ label, look, values, onPick }: Curve): string {
+  return onPick ? `${label}, ${look}: ${summary(values)}` : summary(values);
+}
+
 function summary(values: Values): string {
   const there = values.filter((value) => value != null);
   return there.length ? `from ${figure(there[0])} to ${figure(there[there.length - 1])}` : "no values";
@@ -127,7 +140,7 @@ function figuresAt(plot: uPlot, curves: Curve[]): string {
   return [`at ${figure(plot.data[0][at])}`, ...parts].join(" · ");
 }
 
-function options(title: string, width: number, curves: Curve[], read: (text: string) => void): uPlot.Options {
+function options(title: string, width: number, curves: Curve[], read: (text: string) => void, range: { current: Chart["onRange"] }): uPlot.Options {
   const style = getComputedStyle(document.documentElement);
   const colour = (name: string) => style.getPropertyValue(`--${name}`).trim();
   const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 } };
@@ -139,10 +152,18 @@ function options(title: string, width: number, curves: Curve[], read: (text: str
     width,
     height: HEIGHT,
     scales: { x: { time: false }, y: { range: (_, low, high) => rangeOf(low, high) } },
-    hooks: { setCursor: [(plot) => read(figuresAt(plot, curves))] },
+    hooks: {
+      setCursor: [(plot) => read(figuresAt(plot, curves))],
+      setSelect: [
+        (plot) => {
+          const { left, width } = plot.select;
+          if (width > 0) range.current?.(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
+        },
+      ],
+    },
     axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => figure(tick)) }],
     legend: { show: false },
-    cursor: { drag: { x: true, y: false } },
+    cursor: { drag: { x: true, y: false, setScale: !range.current } },
     bands,
     series: [
       {},
@@ -150,7 +171,7 @@ function options(title: string, width: number, curves: Curve[], read: (text: str
         label: curve.label,
         stroke: colour(curve.colour),
         width: WIDTHS[curve.kind],
-        dash: DASHES[curve.kind],
+        dash: curve.dash ?? DASHES[curve.kind],
         points: { show: curve.values.filter((value) => value != null).length < 2 },
       })),
     ],

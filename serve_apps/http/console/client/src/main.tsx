@@ -35,7 +35,7 @@ function Bar() {
         </nav>
       )}
       <span class="state quiet" role="status">
-        {state && (state.on ? `on, position ${state.position.toLocaleString("en")} of ${state.end.toLocaleString("en")}` : "")}
+        {state && state.position > 0 && (state.on ? `on, position ${state.position.toLocaleString("en")} of ${state.end.toLocaleString("en")}` : "")}
       </span>
       <Save />
       <button onClick={switchTheme} aria-label={`switch to the ${theme.value === "dark" ? "light" : "dark"} theme`}>

@@ -13,29 +13,69 @@ export interface Wish {
   with: string[];
   /** Further runs beyond the limit, which are not drawn. */
   beyond: string[];
+  /** Ends of the window on the axis, as in the URL; empty for none. */
+  from: string;
+  to: string;
 }
 
-/** A further run, with the name of its colour in the style sheet. */
+/** How a further run is drawn. */
+export interface Look {
+  /** Name of its colour in the style sheet. */
+  colour: string;
+  dash: number[];
+  /** What a screen reader hears of it. */
+  title: string;
+}
+
+/** By the index of a further run. */
+const LOOKS: Look[] = [
+  { colour: "run-1", dash: [10, 4], title: "long dashes" },
+  { colour: "run-2", dash: [4, 3], title: "short dashes" },
+  { colour: "run-3", dash: [10, 3, 2, 3], title: "dashes with a dot" },
+  { colour: "run-4", dash: [10, 3, 2, 3, 2, 3], title: "dashes with two dots" },
+];
+
+/** A further run. */
 export interface Further {
   name: string;
   metrics: Metrics;
-  colour: string;
+  look: Look;
 }
 
 export function wishOf(url: string, run: string): Wish {
   const words = new URL(url, "http://localhost").searchParams;
   const by = words.get("by") ?? "";
   const names = [...new Set(words.getAll("with"))].filter((name) => name && name !== run);
-  return { by: by in AXES ? (by as Axis) : "steps", with: names.slice(0, MOST_RUNS - 1), beyond: names.slice(MOST_RUNS - 1) };
+  return {
+    by: by in AXES ? (by as Axis) : "steps",
+    with: names.slice(0, MOST_RUNS - 1),
+    beyond: names.slice(MOST_RUNS - 1),
+    from: words.get("from") ?? "",
+    to: words.get("to") ?? "",
+  };
 }
 
-const colourOf = (index: number) => `run-${index + 1}`;
+/** The request for the metrics of a run. */
+export function requestOf(run: string, { by, from, to }: Wish): string {
+  const words = new URLSearchParams({ by, ...(from && { from }), ...(to && { to }) });
+  return `${runPath(run, "metrics")}?${words}`;
+}
+
+/** A line of a run: runs differ by their dashes, not by their colours alone. */
+export function LineKey({ look }: { look?: Look }) {
+  return (
+    <svg class={`line-key ${look?.colour ?? ""}`} width="34" height="8" role="img" aria-label={look?.title ?? "solid line"}>
+      <line x1="0" x2="34" y1="4" y2="4" stroke-dasharray={look?.dash.join(" ")} />
+    </svg>
+  );
+}
 
 /** The metrics of further runs, and why some are not there. They are read again when the page's own run has grown. */
-export function useFurther(names: string[]): { there: Further[]; failed: Record<string, string> } {
-  const key = JSON.stringify(names);
+export function useFurther(wish: Wish): { there: Further[]; failed: Record<string, string> } {
+  const names = wish.with;
+  const key = JSON.stringify([names, wish.by, wish.from, wish.to]);
   const loaded = useLoaded(`metrics of ${key} ${growth()}`, async (stop) => {
-    const read = await Promise.allSettled(names.map((name) => getJson<Metrics>(runPath(name, "metrics"), stop)));
+    const read = await Promise.allSettled(names.map((name) => getJson<Metrics>(requestOf(name, wish), stop)));
     return read.map((one, index) => ({ name: names[index], one }));
   });
   return useMemo(() => {
@@ -44,7 +84,7 @@ export function useFurther(names: string[]): { there: Further[]; failed: Record<
     for (const { name, one } of loaded.value ?? []) {
       const index = names.indexOf(name);
       if (index < 0) continue;
-      if (one.status === "fulfilled") there.push({ name, metrics: one.value, colour: colourOf(index) });
+      if (one.status === "fulfilled") there.push({ name, metrics: one.value, look: LOOKS[index] });
       else failed[name] = one.reason instanceof Error ? one.reason.message : String(one.reason);
     }
     return { there, failed };
@@ -68,10 +108,10 @@ export function Runs({ run, wish, failed, change }: Chosen) {
   return (
     <>
       <p class="tools chosen">
-        {wish.with.length > 0 && <span><span class="key" /> {visible(run)}</span>}
+        {wish.with.length > 0 && <span><LineKey /> {visible(run)}</span>}
         {wish.with.map((name, index) => (
           <span key={name}>
-            <span class={`key ${colourOf(index)}`} /> <a href={to(name, "metrics")}>{visible(name)}</a>{" "}
+            <LineKey look={LOOKS[index]} /> <a href={to(name, "metrics")}>{visible(name)}</a>{" "}
             <button aria-label={`leave out ${visible(name)}`} onClick={() => without(name)}>leave out</button>
           </span>
         ))}

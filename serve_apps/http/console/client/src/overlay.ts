@@ -10,14 +10,14 @@ export const MOST_RUNS = 5;
 export interface Aligned {
   /** Every x of a run, ascending. */
   x: number[];
-  /** By run and index of `x`: the index of its step; undefined where it has no point. */
+  /** By run and index of `x`: the index of its point; undefined where it has no point. */
   at: (number | undefined)[][];
 }
 
-/** Where a run's steps stand on an axis; null for a step that is not on it: only a committed one has a time, and adds tokens. */
-export function placesOf({ steps, seconds, trained_tokens }: Pick<Metrics, Axis>, by: Axis): Values {
-  if (by === "steps") return steps;
-  return by === "seconds" ? seconds : trained_tokens.map((tokens, at) => (tokens === trained_tokens[at - 1] || !tokens ? null : tokens));
+/** Where a run's points stand on an axis; null for a step that is not on it: only a committed one has a time, and adds tokens.
+ *  at: the index of each point's step; null if every step has one. */
+export function placesOf(metrics: Pick<Metrics, Axis>, by: Axis, at: number[] | null): Values {
+  return at ? at.map((step) => metrics[by][step]) : metrics[by];
 }
 
 /** Puts the points of all runs on one axis. */

@@ -1,9 +1,9 @@
 // Parts that several views use.
 import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import type { AnswerSource } from "./answers";
 import { type Cell, cell, visible } from "./format";
-import type { Loaded } from "./use";
+import { type Loaded, change } from "./use";
 
 /** The SQL and the command that give what a view shows. */
 export function Source({ source, title = "SQL and command" }: { source: AnswerSource; title?: string }) {
@@ -33,8 +33,30 @@ export function Copied({ title, text }: { title: string; text: string }) {
 /** What a view shows while it loads, and if that failed. Its place is kept, so that nothing moves. */
 export function Loading<T>({ of, children }: { of: Loaded<T>; children: (value: T) => ComponentChildren }) {
   if (of.error) return <p class="error" role="alert">{visible(of.error)}</p>;
-  if (of.value === null) return <p class="quiet waits" role="status">loading …</p>;
+  if (of.value === null) return <Waits />;
   return <>{children(of.value)}</>;
+}
+
+/** Says what a view waits for, and after a second for how long. */
+export function Waits() {
+  const [seconds, setSeconds] = useState(0);
+  useEffect(() => {
+    const begun = Date.now();
+    const timer = setInterval(() => setSeconds(Math.round((Date.now() - begun) / 1000)), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  const state = change.value;
+  const computes = seconds > 0 && state?.position === 0;
+  return (
+    <p class="quiet waits">
+      <span role="status">
+        {computes
+          ? `computing the tables of ${state.end.toLocaleString("en")} events: the first page of a run waits for them, later pages take milliseconds`
+          : "loading"}
+      </span>
+      {seconds > 0 ? ` … ${seconds} s` : " …"}
+    </p>
+  );
 }
 
 /** Names and values. */

@@ -38,7 +38,7 @@ export function useFollowed(run: string | undefined): void {
     if (!run) return;
     const stop = new AbortController();
     const changed = (next: RunChange) => {
-      if (change.value && next.position !== change.value.position) grown.value += 1;
+      if (change.value?.position && next.position !== change.value.position) grown.value += 1;
       change.value = next;
     };
     void follow(run, changed, stop.signal);

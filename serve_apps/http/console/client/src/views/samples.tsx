@@ -6,7 +6,7 @@ import type { Facets, SamplePage } from "../answers";
 import { FacetList } from "../facets";
 import { type Cell, cell, line, visible } from "../format";
 import { to } from "../links";
-import { Loading, Source } from "../parts";
+import { Loading, Source, Waits } from "../parts";
 import { growth, useLoaded } from "../use";
 import { VirtualRows } from "../virtual";
 import type { Shown } from "./index";
@@ -186,6 +186,7 @@ export function Samples({ run = "" }: Shown) {
         </aside>
         <section aria-label="samples">
           {rows.error && <p class="error" role="alert">{visible(rows.error)}</p>}
+          {rows.loading && rows.count === 0 && facets.value && <Waits />}
           <VirtualRows
             key={key}
             count={rows.count}
