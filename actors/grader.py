@@ -16,7 +16,7 @@ from schemas.rollouts import RolloutCompleted
 from schemas.subjects import about
 from slime_events.core.run.participant import Participant, run_events_before, subjects_of
 from slime_events.core.telemetry.current_span import call_in_span
-from slime_events.core.telemetry.event_spans import SpanPlace, grade_place
+from slime_events.core.telemetry.span_place import SpanPlace, grade_place
 from slime_events.core.tokens.trajectory import Fetch, Trajectory, read_trajectory
 from slime_events.loop.training.pending_rewards import PendingRewards
 from slime_events.plugins.rewards.choice import OUTSIDE

@@ -37,7 +37,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.telemetry.current_span import in_span
-from slime_events.core.telemetry.event_spans import train_place
+from slime_events.core.telemetry.span_place import train_place
 from slime_events.core.training.train_batch import StepResult, StoredVersion
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.loop.training.training_state import Digests, TrainingState, digests_of, read_training_state

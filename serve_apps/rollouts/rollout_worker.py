@@ -55,7 +55,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from slime_events.core.sessions.turn_paths import TurnPaths
 from slime_events.core.telemetry.current_span import call_in_span
-from slime_events.core.telemetry.event_spans import generate_place
+from slime_events.core.telemetry.span_place import generate_place
 from slime_events.core.tokens.trajectory import Fetch, Trajectories, Trajectory
 from storage.cancellation import end_all, fail
 from storage.follow import Follower

@@ -153,7 +153,7 @@ TINY = [
     ("leases", {"engines": 2, "requests": 3, "seconds": 0.5}),
     ("prompts", {"lines": 500, "takes": 5}),
     ("ingest", {"count": 500}),
-    ("span", {"spans": 100}),
+    ("span", {"steps": 2}),
     ("agent_prompts", {"turns": (1, 3)}),
     ("agent_latency", {"sessions": 2, "long": 0, "first_ms": 1.0, "engines": ("scripted",)}),
     ("chunk_cost", {"responses": 4, "length": 64, "turns": 1}),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from schemas.arrays import unpack
@@ -21,7 +20,7 @@ from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.snapshot import Snapshots
 from slime_events.core.telemetry.event_spans import span_of
-from slime_events.core.telemetry.span import to_otlp_json
+from slime_events.core.telemetry.span_lines import span_lines
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.model import Run
 from slime_events.model.progress import Progress, ProgressSnapshot
@@ -157,7 +156,7 @@ async def test_a_trace_leads_from_submit_to_activate(tmp_path: Path) -> None:
     log = await small_run()
     rebuilt = await trace_text(log, tmp_path, "inbox")
     spans = [span for recorded in log.records if (span := span_of(recorded.envelope)) is not None]
-    (tmp_path / "all-1.jsonl").write_bytes(msgspec.json.Encoder().encode_lines([*map(to_otlp_json, spans)]))
+    (tmp_path / "all-1.jsonl").write_bytes(span_lines(spans))
     exported = await trace_text(log, tmp_path, "inbox-aa")
     names = [line.lstrip("│├└─⇢ ").split()[0] for line in exported.splitlines()]
     assert names == [
@@ -180,7 +179,7 @@ async def test_a_trace_of_which_only_failures_were_exported_is_rebuilt(tmp_path:
     log = await small_run()
     spans = [span for recorded in log.records if (span := span_of(recorded.envelope)) is not None]
     part = [span for span in spans if span.name == "generate"]
-    (tmp_path / "part-1.jsonl").write_bytes(msgspec.json.Encoder().encode_lines([*map(to_otlp_json, part)]))
+    (tmp_path / "part-1.jsonl").write_bytes(span_lines(part))
     assert (await trace_text(log, tmp_path, "inbox-aa")).startswith("submit")
 
 

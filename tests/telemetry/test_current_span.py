@@ -16,16 +16,16 @@ from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.turns import TurnRole
 from slime_events.core.telemetry.current_span import call_in_span, current_span, in_span
-from slime_events.core.telemetry.event_spans import (
+from slime_events.core.telemetry.event_spans import span_of
+from slime_events.core.telemetry.process_log import setup_logging
+from slime_events.core.telemetry.span import SpanContext
+from slime_events.core.telemetry.span_place import (
     SpanPlace,
     generate_place,
     grade_place,
-    span_of,
     train_place,
     turn_place,
 )
-from slime_events.core.telemetry.process_log import setup_logging
-from slime_events.core.telemetry.span import SpanContext
 from tests import made
 
 RUN = "demo"

@@ -32,12 +32,13 @@ from slime_events.core.telemetry.span import (
     SpanContext,
     parse_traceparent,
     sampled,
-    to_otlp_json,
     trace_id,
 )
+from slime_events.core.telemetry.span_place import ENDING, is_kept
 from slime_events.core.telemetry.telemetry import Telemetry, span_file
 from tests import made
 from tests.golden.log_file import FOLDER, read_records
+from tests.telemetry.otlp_json import to_otlp_json
 
 RUN = "demo"
 EARLIER = "6aaf59f36d725a3172f68ff284223fe846d7ac50551663b4430559cf7f1980f6"
@@ -222,6 +223,13 @@ def test_a_senders_own_trace_is_linked() -> None:
     assert [tuple(link) for link in span.links] == [(5, 6)]
 
 
+def test_events_end_a_span_or_not_by_their_type_alone() -> None:
+    """Processes hand over events of these types only."""
+    for envelope in [*story(), *agent_story()]:
+        assert (type(envelope.event) in ENDING) == is_kept(RUN, envelope.event, 1.0) == (span_of(envelope) is not None)
+    assert {type(envelope.event) for envelope in [*story(), *agent_story()]} >= ENDING
+
+
 FAILURES = frozenset({"rollout.failed", "reward.failed", "group.rejected"})
 
 
@@ -230,6 +238,8 @@ def test_sampling_keeps_whole_group_traces_every_version_and_failures(share: flo
     for envelope in story():
         span, whole = span_of(envelope, share), span_of(envelope, 1.0)
         assert span_of(envelope, 0.0) is None
+        assert is_kept(RUN, envelope.event, share) == (span is not None)
+        assert not is_kept(RUN, envelope.event, 0.0)
         if whole is not None and "rl.group.id" in whole.attributes:
             assert (span is not None) == (sampled(whole.trace, share) or envelope.type in FAILURES)
             assert span in (None, whole)
@@ -245,8 +255,7 @@ def test_what_was_written_live_is_what_the_log_gives(tmp_path: Path) -> None:
     share = 0.6
     for role in ("conductor", "trainer"):
         telemetry = Telemetry.start(role, RUN, None, span_file(tmp_path, role, os.getpid()), share)
-        for envelope in story()[role == "trainer" :: 2]:
-            telemetry.record_event(envelope)
+        telemetry.record(story()[role == "trainer" :: 2])
         assert telemetry.shutdown()
     files = read_spans(tmp_path / "traces")
     assert files.dropped == 0

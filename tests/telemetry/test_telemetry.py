@@ -14,26 +14,34 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from schemas.envelope import enclose
+from schemas.rollouts import StopReason, WeightSpan
+from schemas.turns import AgentTurn
+from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.exporters import FileExporter
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.core.telemetry.read import read_spans
-from slime_events.core.telemetry.span import Span, SpanContext
-from slime_events.core.telemetry.telemetry import Telemetry
+from slime_events.core.telemetry.span import Span
+from slime_events.core.telemetry.telemetry import BATCH_SPANS, Telemetry
+from tests import made
+from tests.telemetry.otlp_json import to_otlp_json
+
+AGENT = AgentTurn(key="k", dialect="chat", call="turn-0-g0-s1-s0")
+TURN = made.turn("g0-s1", 0, spans=(WeightSpan(0, 1, 3),), agent=AGENT, stop=StopReason.STOP, seconds=0.5, error="no")
+ENVELOPE = enclose("demo", TURN, at=10**18, producer="p")
+"""An event whose span has all fields."""
 
 
-def record(telemetry: Telemetry) -> bool:
-    span = Span(
-        name="work",
-        trace=7,
-        span=1,
-        parent=3,
-        start_ns=10,
-        end_ns=20,
-        attributes={"s": "x", "i": 1, "f": 0.5, "b": True, "l": ["a"]},
-        links=[SpanContext(8, 9)],
-        error="broke",
-    )
-    return telemetry.record(span)
+def record(telemetry: Telemetry, times: int = 1) -> int:
+    return telemetry.record([ENVELOPE] * times)
+
+
+def span() -> Span:
+    whole = span_of(ENVELOPE)
+    assert whole is not None
+    assert None not in (whole.parent, whole.error)
+    assert len(whole.links) == 1
+    return whole
 
 
 class Stuck(FileExporter):
@@ -54,12 +62,11 @@ class Stuck(FileExporter):
 def test_a_full_queue_drops_and_counts_without_waiting() -> None:
     exporter = Stuck()
     telemetry = Telemetry(exporter, 1.0, queue_spans=10)
-    for _ in range(5000):
-        record(telemetry)
+    assert record(telemetry, 5000) == 5000
     exporter.go.set()
     assert not telemetry.shutdown(60)
     assert telemetry.exported + telemetry.dropped == 5000
-    assert telemetry.exported <= 10 + 512
+    assert telemetry.exported <= 10 + BATCH_SPANS
     assert exporter.closed == telemetry.dropped
     assert not record(telemetry), "after the end everything is dropped"
     assert telemetry.exported + telemetry.dropped == 5001
@@ -68,8 +75,7 @@ def test_a_full_queue_drops_and_counts_without_waiting() -> None:
 def test_shutdown_keeps_its_deadline_and_counts_what_is_lost() -> None:
     exporter = Stuck()
     telemetry = Telemetry(exporter, 1.0)
-    for _ in range(600):
-        record(telemetry)
+    record(telemetry, 600)
     assert not telemetry.shutdown(0.2)
     assert telemetry.dropped >= 88
     exporter.go.set()
@@ -91,10 +97,7 @@ def test_file_round_trip_and_the_count_of_dropped(tmp_path: Path) -> None:
     telemetry = Telemetry.start("role", "demo", None, path, 1.0)
     assert record(telemetry)
     assert telemetry.shutdown(60)
-    (span,) = read_spans(path.parent).spans
-    assert (span.name, span.trace, span.span, span.parent, span.start_ns, span.end_ns) == ("work", 7, 1, 3, 10, 20)
-    assert dict(span.attributes) == {"s": "x", "i": 1, "f": 0.5, "b": True, "l": ("a",)}
-    assert (span.links, span.error) == ((SpanContext(8, 9),), "broke")
+    assert list(map(to_otlp_json, read_spans(path.parent).spans)) == [to_otlp_json(span())]
     assert '"kind":4' in path.read_text()
     assert path.read_text().splitlines()[-1] == '{"dropped":0}'
 
@@ -137,12 +140,12 @@ def test_otlp_gets_the_ids_and_times_that_were_given(collector: tuple[str, list[
     (resource_spans,) = got[0].resource_spans
     resource = {a.key: a.value.string_value for a in resource_spans.resource.attributes}
     assert resource["service.name"] == "trainer"
-    (span,) = resource_spans.scope_spans[0].spans
-    assert (span.trace_id.hex(), span.span_id.hex()) == (f"{7:032x}", f"{1:016x}")
-    assert (span.parent_span_id.hex(), span.name) == (f"{3:016x}", "work")
-    assert (span.start_time_unix_nano, span.end_time_unix_nano) == (10, 20)
-    assert (span.kind, span.links[0].trace_id.hex(), span.status.message) == (4, f"{8:032x}", "broke")
-    assert {a.key for a in span.attributes} == {"s", "i", "f", "b", "l"}
+    (sent,), ours = resource_spans.scope_spans[0].spans, to_otlp_json(span())
+    assert (sent.trace_id.hex(), sent.span_id.hex()) == (ours["traceId"], ours["spanId"])
+    assert (sent.parent_span_id.hex(), sent.name) == (ours["parentSpanId"], "turn")
+    assert (sent.start_time_unix_nano, sent.end_time_unix_nano) == (span().start_ns, 10**18)
+    assert (sent.kind, sent.links[0].trace_id.hex(), sent.status.message) == (4, ours["links"][0]["traceId"], "no")
+    assert {a.key for a in sent.attributes} == {a["key"] for a in ours["attributes"]}
 
 
 def test_otlp_that_is_away_is_given_up_in_time() -> None:

@@ -102,8 +102,7 @@ async def test_an_exporter_that_takes_no_more_is_an_error(exporter: Kept) -> Non
 
 def test_the_file_equals_that_of_live_processes(tmp_path: Path) -> None:
     live = Telemetry.start("role", small_run.RUN, None, tmp_path / "live" / "role-1.jsonl", 1.0)
-    for recorded in records():
-        live.record_event(recorded.envelope)
+    assert live.record(recorded.envelope for recorded in records()) == len(expected())
     assert live.shutdown(60)
     url = made.archived(tmp_path / "archives", records())
     (tmp_path / "past").mkdir()

@@ -39,7 +39,7 @@ from slime_events.core.checkpoint.vocabulary import token_ids
 from slime_events.core.sessions.agent_requests import PackedBody, packed_body
 from slime_events.core.sessions.session import Session, read_session
 from slime_events.core.telemetry.current_span import call_in_span
-from slime_events.core.telemetry.event_spans import turn_place
+from slime_events.core.telemetry.span_place import turn_place
 from storage.cancellation import end_all
 from storage.log import Fence
 

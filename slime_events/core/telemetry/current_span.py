@@ -6,8 +6,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar
 
-from slime_events.core.telemetry.event_spans import SpanPlace
 from slime_events.core.telemetry.span import SpanContext, span_id
+from slime_events.core.telemetry.span_place import SpanPlace
 
 T = TypeVar("T")
 

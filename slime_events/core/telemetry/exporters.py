@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import BinaryIO, ClassVar, cast
 
 import msgspec
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -19,8 +19,11 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace import SpanContext as SdkContext
 
+from schemas.envelope import Envelope
 from schemas.references import expand
-from slime_events.core.telemetry.span import Span, to_otlp_json
+from slime_events.core.telemetry.event_spans import span_of
+from slime_events.core.telemetry.span import Span
+from slime_events.core.telemetry.span_lines import span_lines
 
 logger = logging.getLogger(__name__)
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
@@ -58,7 +61,7 @@ class FileExporter:
 
     def __init__(self, file: BinaryIO, resource: Mapping[str, str | int]) -> None:
         self._file = file
-        self._write([{"resource": resource}])
+        self._write({"resource": resource})
 
     @classmethod
     def append_to(cls, path: Path, resource: Mapping[str, str | int]) -> FileExporter:
@@ -68,19 +71,19 @@ class FileExporter:
 
     def export(self, spans: Sequence[Span]) -> bool:
         """Append the spans in a single write, so that readers see whole lines. Returns True. Raises OSError."""
-        self._write([to_otlp_json(span) for span in spans])
+        self._file.write(span_lines(spans))
         return True
 
     def end(self, dropped: int) -> None:
         """Write the number of dropped spans."""
-        self._write([{"dropped": dropped}])
+        self._write({"dropped": dropped})
 
     def shutdown(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _write(self, lines: Sequence[dict[str, Any]]) -> None:
-        self._file.write(msgspec.json.Encoder().encode_lines(lines))
+    def _write(self, line: dict[str, object]) -> None:
+        self._file.write(msgspec.json.encode(line) + b"\n")
 
 
 class OtlpExporter:
@@ -113,23 +116,29 @@ class OtlpExporter:
         self._exporter.shutdown()
 
 
-class Queued(NamedTuple):
-    """A span in the queue of the SDK's processor, which asks only whether the span is sampled."""
+class Queued(msgspec.Struct, frozen=True, gc=False):
+    """An event in the queue of the SDK's processor, which asks only whether its span is sampled."""
 
-    span: Span
-    context: SdkContext = SdkContext(1, 1, is_remote=False, trace_flags=_SAMPLED)
+    context: ClassVar[SdkContext] = SdkContext(1, 1, is_remote=False, trace_flags=_SAMPLED)
+    envelope: Envelope
 
 
-class CountingExporter(SpanExporter):  # type: ignore[misc]  # the SDK has no types here
-    """Counts the spans that arrive. Its owner ends the exporter behind it, once the number is final."""
+class EventExporter(SpanExporter):  # type: ignore[misc]  # the SDK has no types here
+    """Exports the spans of events, and counts those that arrive. Its owner ends the exporter behind it.
 
-    def __init__(self, exporter: FileExporter | OtlpExporter) -> None:
-        self._exporter = exporter
+    The processor's thread makes the spans, many at a time, so a process only hands its events over. share: of group
+    traces that are kept, as for `span_of`.
+    """
+
+    def __init__(self, exporter: FileExporter | OtlpExporter, share: float) -> None:
+        self._exporter, self._share = exporter, share
         self.exported = 0
 
-    def export(self, spans: Sequence[Queued]) -> SpanExportResult:
+    def export(self, queue: Sequence[Queued]) -> SpanExportResult:
+        ended = (span_of(queued.envelope, self._share) for queued in queue)
+        spans = [span for span in ended if span is not None]
         try:
-            arrived = self._exporter.export([queued.span for queued in spans])
+            arrived = self._exporter.export(spans)
         except OSError as error:
             logger.warning("spans could not be exported: %s", error)
             return SpanExportResult.FAILURE

@@ -1,4 +1,4 @@
-"""`Span`: an interval in a trace, and its OTLP JSON form (a span per line of a file).
+"""`Span`: an interval in a trace, and how it is read from its OTLP JSON form (a span per line of a file).
 
 Trace and span ids are derived from names, so every process and every reader of the log computes the same ids. Each
 group and each weight version has a trace. A span's id is derived from the run and its key (`submit/<group>`).
@@ -18,10 +18,8 @@ from schemas.doc import doc
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _LOW_64 = 2**64 - 1
-_PRODUCER = 4
-"""OTLP's kind of span for a producer of messages."""
-KEPT = 1024
-"""Cached ids: an event and its span use the same ids, and so do the samples of a group."""
+KEPT = 8192
+"""Cached ids: an event and its span, half a second later, use the same ids, and so do the samples of a group."""
 
 
 class SpanContext(NamedTuple):
@@ -34,13 +32,13 @@ class SpanContext(NamedTuple):
 @functools.lru_cache(KEPT)
 def trace_id(run: str, group: str) -> int:
     """Return the 128-bit id of a group's trace."""
-    return int.from_bytes(_digest(run, group)[:16], "big")
+    return int.from_bytes(_digest(f"{run}\x1f{group}")[:16], "big")
 
 
 @functools.lru_cache(KEPT)
 def span_id(run: str, key: str) -> int:
     """Return the 64-bit id of a span of the run."""
-    return int.from_bytes(_digest(run, "span", key)[:8], "big")
+    return int.from_bytes(_digest(f"{run}\x1fspan\x1f{key}")[:8], "big")
 
 
 def sampled(trace: int, share: float) -> bool:
@@ -62,8 +60,8 @@ def parse_traceparent(text: str | None) -> SpanContext | None:
     return context if context.trace and context.span else None
 
 
-def _digest(*parts: str) -> bytes:
-    return hashlib.sha256("\x1f".join(parts).encode()).digest()
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 RENAMED: dict[str, str] = {
@@ -83,8 +81,8 @@ RENAMED: dict[str, str] = {
 Attribute: TypeAlias = str | bool | int | float | Sequence[str] | Sequence[int]
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished span."""
+class Span(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A finished span. It holds no cycle, so the garbage collector skips it."""
 
     name: str
     trace: Annotated[int, doc("trace id, 128 bits")]
@@ -99,26 +97,6 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def context(self) -> SpanContext:
         return SpanContext(self.trace, self.span)
-
-
-def to_otlp_json(span: Span) -> dict[str, Any]:
-    """Return the span for msgspec to encode in OTLP's JSON encoding: ids in hex, 64-bit numbers as text."""
-    plain: dict[str, Any] = {
-        "traceId": f"{span.trace:032x}",
-        "spanId": f"{span.span:016x}",
-        "name": span.name,
-        "kind": _PRODUCER,
-        "startTimeUnixNano": str(span.start_ns),
-        "endTimeUnixNano": str(span.end_ns),
-        "attributes": [_Attribute(key, _wrap(value)) for key, value in span.attributes.items()],
-    }
-    if span.parent is not None:
-        plain["parentSpanId"] = f"{span.parent:016x}"
-    if span.links:
-        plain["links"] = [{"traceId": f"{link.trace:032x}", "spanId": f"{link.span:016x}"} for link in span.links]
-    if span.error is not None:
-        plain["status"] = {"code": 2, "message": span.error}
-    return plain
 
 
 def from_otlp_json(plain: Mapping[str, Any]) -> Span:
@@ -136,48 +114,6 @@ def from_otlp_json(plain: Mapping[str, Any]) -> Span:
         links=tuple(SpanContext(int(e["traceId"], 16), int(e["spanId"], 16)) for e in plain.get("links", ())),
         error=status.get("message", "") if status.get("code") == 2 else None,
     )
-
-
-class _Text(msgspec.Struct, gc=False, rename="camel"):
-    """A value of an attribute. Structs take half the time of dicts, and a live process pays for it."""
-
-    string_value: str
-
-
-class _Bool(msgspec.Struct, gc=False, rename="camel"):
-    bool_value: bool
-
-
-class _Integer(msgspec.Struct, gc=False, rename="camel"):
-    int_value: str
-
-
-class _Double(msgspec.Struct, gc=False, rename="camel"):
-    double_value: float
-
-
-class _Array(msgspec.Struct, rename="camel"):
-    array_value: dict[str, list[_Value]]
-
-
-_Value: TypeAlias = _Text | _Bool | _Integer | _Double | _Array
-
-
-class _Attribute(msgspec.Struct, gc=False):
-    key: str
-    value: _Value
-
-
-def _wrap(value: Attribute) -> _Value:
-    if isinstance(value, str):  # the most frequent type
-        return _Text(str(value))
-    if isinstance(value, bool):
-        return _Bool(value)
-    if isinstance(value, int):
-        return _Integer(str(value))
-    if isinstance(value, float):
-        return _Double(value)
-    return _Array({"values": [_wrap(item) for item in value]})
 
 
 def _unwrap(value: Mapping[str, Any]) -> Any:

@@ -6,14 +6,13 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from schemas.doc import doc
 from schemas.envelope import Envelope
-from slime_events.core.telemetry.event_spans import span_of
-from slime_events.core.telemetry.span import Span
+from slime_events.core.telemetry.span_place import is_kept
 from storage.event_block import HasEventBlocks
 from storage.log import Append, CountsRefusals, EventLog
 
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 QUEUE_SPANS = 20_000
-"""Most spans that may wait, 20 MB at one kilobyte each. If there are more, the oldest are dropped."""
+"""Most events whose spans may wait, 20 MB at one kilobyte each. If there are more, the oldest are dropped."""
 BATCH_SPANS = 512
 PAUSE_S = 0.5
 
 
 class Telemetry:
-    """Hands spans to the SDK's batch processor, and counts those that do not arrive. Recording never blocks or raises.
+    """Hands events to the SDK's batch processor, whose thread exports their spans. Recording never blocks or raises.
 
     There is one per process; call `shutdown` at its end.
     """
@@ -50,11 +49,11 @@ class Telemetry:
             # Imported here: processes without traces save the time of the import.
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-            from slime_events.core.telemetry.exporters import CountingExporter, Queued
+            from slime_events.core.telemetry.exporters import EventExporter, Queued
 
-            self._queued, self._counting = Queued, CountingExporter(exporter)
+            self._queued, self._exporting = Queued, EventExporter(exporter, share)
             self._processor = BatchSpanProcessor(
-                self._counting,
+                self._exporting,
                 max_queue_size=queue_spans,
                 schedule_delay_millis=PAUSE_S * 1000,
                 max_export_batch_size=min(BATCH_SPANS, queue_spans),
@@ -80,24 +79,24 @@ class Telemetry:
     @property
     def exported(self) -> int:
         """Spans that arrived."""
-        return 0 if self._exporter is None else self._counting.exported
+        return 0 if self._exporter is None else self._exporting.exported
 
-    def record_event(self, envelope: Envelope) -> bool:
-        """Record the span that an appended event ends. Returns whether there is a span and it was recorded."""
-        span = span_of(envelope, self._share)
-        return span is not None and self.record(span)
+    def record(self, envelopes: Iterable[Envelope]) -> int:
+        """Record the spans that appended events end. Returns their number; all are exported unless the queue is full.
 
-    def record(self, span: Span) -> bool:
-        """Record a span. Returns whether it is exported, unless the queue is full before."""
+        The spans themselves are made by the thread that exports them.
+        """
         if self._exporter is None:
-            return False
+            return 0
+        ending = [envelope for envelope in envelopes if is_kept(envelope.run, envelope.event, self._share)]
         with self._lock:
             if self._stopping:
-                self.dropped += 1
-                return False
-            self._recorded += 1
-        self._processor.on_end(self._queued(span))
-        return True
+                self.dropped += len(ending)
+                return 0
+            self._recorded += len(ending)
+        for envelope in ending:
+            self._processor.on_end(self._queued(envelope))
+        return len(ending)
 
     def shutdown(self, deadline_s: float = 5.0) -> bool:
         """Export queued spans. Returns whether all arrived within the deadline; the rest count as dropped."""
@@ -157,10 +156,6 @@ class TracedLog:
     async def append(self, appends: Sequence[Append]) -> list[int]:
         """Append events to the log, and record their spans if that succeeds."""
         positions = await self._log.append(appends)
-        # Let the next append go first: spans are made while the log stores it.
-        asyncio.get_running_loop().call_soon(self._record, appends)
+        # Let the next append go first: spans are recorded while the log stores it.
+        asyncio.get_running_loop().call_soon(self._telemetry.record, [append.envelope for append in appends])
         return positions
-
-    def _record(self, appends: Sequence[Append]) -> None:
-        for append in appends:
-            self._telemetry.record_event(append.envelope)
