@@ -52,5 +52,8 @@ class Guard:
             raise Refused(421, f"Host {', '.join(hosts)!r} is not a name of this console: add it with --host-name")
         if origin is not None and origin not in (f"http://{hosts[0]}", f"https://{hosts[0]}"):
             raise Refused(403, f"web pages of {origin} may not use this console")
+        raw = request.scope.get("raw_path", b"").lower()
+        if request.url.path.startswith("/api") and b"%2f" in raw:  # would be read as the path of something else
+            raise Refused(404, "names of runs, groups and samples have no slash")
         if request.method not in METHODS:
             raise Refused(405, f"a console only reads: {request.method} is not answered", {"Allow": ", ".join(METHODS)})

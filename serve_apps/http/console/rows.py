@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from schemas.doc import doc
 from schemas.errors import BadQuery
+from schemas.text import valid_text
 
 Value = str | int | float | bool | None
 MOST_ROWS = 1000
@@ -106,7 +107,7 @@ def _decoded(cursor: str) -> tuple[float | int | None, int, str]:
     except (binascii.Error, ValueError, RecursionError):
         raise wrong from None
     match key:
-        case [int() | float() | None as value, int() as position, str() as sample]:
+        case [int() | float() | None as value, int() as position, str() as sample] if valid_text(sample) == sample:
             return value, position, sample
     raise wrong
 

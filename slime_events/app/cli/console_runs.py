@@ -46,9 +46,11 @@ class ServedRuns:
 
     def argument(self, run: str) -> str:
         folder = self._folder(run)
-        named = (
-            [run] if folder.path.parent == Path(RUNS_DIR).absolute() else [run, "--runs-dir", str(folder.path.parent)]
-        )
+        named = [run, "--runs-dir", str(folder.path.parent)]
+        if run.startswith("-"):  # a command would read it as a flag
+            named = [str(folder.path)]
+        elif folder.path.parent == Path(RUNS_DIR).absolute():
+            named = [run]
         return shlex.join(named)
 
     async def is_on(self, opened: OpenedRun) -> bool:
