@@ -59,10 +59,10 @@ export function Waits() {
   );
 }
 
-/** Names and values. */
-export function Facts({ of }: { of: [string, ComponentChildren][] }) {
+/** Names and values. steady: in columns of one width, so that none moves when another changes. */
+export function Facts({ of, steady }: { of: [string, ComponentChildren][]; steady?: boolean }) {
   return (
-    <dl class="facts">
+    <dl class={steady ? "facts steady" : "facts"}>
       {of.map(([name, value]) => (
         <div key={name}>
           <dt>{visible(name)}</dt>

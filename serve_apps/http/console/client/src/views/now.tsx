@@ -134,6 +134,7 @@ function State({ run, page }: { run: string; page: NowPage }) {
       {page.failure && <p class="error">{visible(page.failure)}</p>}
       {page.mend && <Copied title="command" text={page.mend} />}
       <Facts
+        steady
         of={[
           ["steps", `${page.steps} of ${cell(page.steps_wanted)}`],
           ["weight version", <a href={to(run, "versions", String(page.version))}>{page.version}</a>],
@@ -165,6 +166,16 @@ function Latest({ run, page }: { run: string; page: NowPage }) {
   );
 }
 
+/** Keeps the place of an alarm that ends, so that nothing below it moves. */
+function keepHeight(box: HTMLDivElement | null): void {
+  if (!box || kept) return;
+  let most = 0;
+  new ResizeObserver(() => {
+    most = Math.max(most, box.querySelector(".waits, details[open]") ? 0 : box.offsetHeight);
+    box.style.minHeight = `${most}px`;
+  }).observe(box);
+}
+
 export function Now({ run = "" }: Shown) {
   const page = useLoaded(`now ${run} ${growth()}`, (stop) => getJson<NowPage>(runPath(run, "now"), stop));
   const alarms = useLoaded(`alarms ${run} ${growth()} ${useLooks(page.value?.status === "running")}`, (stop) => getJson<Alarms>(runPath(run, "alarms"), stop));
@@ -174,10 +185,10 @@ export function Now({ run = "" }: Shown) {
         <>
           <State run={run} page={state} />
           <h2>Alarms</h2>
-          <div class="alarms">
-            {alarms.value ? <AlarmList run={run} alarms={alarms.value} /> : <p class={alarms.error ? "error" : "quiet"}>{visible(alarms.error) || "the detectors run …"}</p>}
+          <div class="alarms" ref={keepHeight}>
+            <Loading of={alarms}>{(checked) => <AlarmList run={run} alarms={checked} />}</Loading>
           </div>
-          <Latest run={run} page={state} />
+          {(alarms.value || alarms.error) && <Latest run={run} page={state} />}
         </>
       )}
     </Loading>
