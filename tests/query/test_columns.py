@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from schemas.arrays import Array, pack, pack_tokens, unpack
 from schemas.event import Event
 from schemas.rollouts import RolloutCompleted, Timings, WeightSpan
-from slime_events.analysis.query import event_tables
-from slime_events.analysis.query.columns import struct_columns, to_json
-from slime_events.analysis.query.event_tables import EVENT_TABLES, RowBuilder, type_in
+from slime_events.analysis.query import row_builder
+from slime_events.analysis.query.columns import StructColumns, to_json
+from slime_events.analysis.query.event_tables import EVENT_TABLES, type_in
+from slime_events.analysis.query.row_builder import RowBuilder
 from slime_events.analysis.query.run_rows import is_about_rollouts
 from slime_events.core.telemetry.event_spans import span_of
 from storage.log import Recorded
@@ -74,17 +75,17 @@ TOLD = {
 
 
 def values_of(rows: list[Whole]) -> list[dict[str, Any]]:
-    columns = list(struct_columns(Whole))
-    arrays = [column.array(rows) for column in columns]
+    columns = StructColumns(Whole)
+    arrays = [pack(values) for pack, values in zip(columns.packs, columns.values(rows), strict=True)]
     for array in arrays:
         array.validate(full=True)
-    assert [array.type for array in arrays] == [column.type for column in columns]
-    told_of = {column.name: array.to_pylist() for column, array in zip(columns, arrays, strict=True)}
+    assert [array.type for array in arrays] == columns.schema.types
+    told_of = {name: array.to_pylist() for name, array in zip(columns.schema.names, arrays, strict=True)}
     return [{name: values[place] for name, values in told_of.items()} for place in range(len(rows))]
 
 
 def test_each_field_has_a_column_of_its_type() -> None:
-    assert {column.name: column.type for column in struct_columns(Whole)} == TYPES
+    assert {column.name: column.type for column in StructColumns(Whole).schema} == TYPES
 
 
 def test_values_are_told_and_what_is_none_is_null() -> None:
@@ -93,6 +94,40 @@ def test_values_are_told_and_what_is_none_is_null() -> None:
     for some in ([FULL], [bare], [bare, FULL, bare], []):
         assert values_of(some) == [TOLD if row is FULL else nothing for row in some]
     assert values_of([Whole(text="z", label={"a": 1}), FULL])[0]["label"] == '{"a":1}'
+
+
+class Outer(msgspec.Struct):
+    """A nested struct that may be None, with a list of structs."""
+
+    part: Whole | None = None
+
+
+def test_a_list_of_a_struct_that_is_none_is_null_whatever_the_other_rows_have() -> None:
+    columns = StructColumns(Outer)
+    place = columns.schema.get_field_index("part_rows")
+    for some in ([Outer()], [Outer(), Outer(FULL), Outer(Whole("y"))]):
+        column = columns.packs[place](columns.values(some)[place])
+        column.validate(full=True)
+        assert column.to_pylist() == [None, TOLD["rows"], []][: len(some)]
+
+
+def test_a_column_is_the_same_in_one_piece_and_row_by_row() -> None:
+    """Compare a value that is converted once for all rows with each row's own."""
+    columns = StructColumns(Whole)
+    zeros = [Whole("", share=value, number=number) for value, number in ((0.0, 1), (-0.0, 1), (0.0, 1))]
+    alike = [FULL, FULL, FULL]
+    mixed = [Whole("x", label=label, anything=label) for label in (1, True, "1", {}, [], (), None)]
+    for rows in (zeros, alike, mixed, [Whole("x")] * 5, [*mixed, FULL]):
+        for convert, values, kind in zip(columns.packs, columns.values(rows), columns.schema.types, strict=True):
+            whole = convert(values)
+            assert whole.type == kind
+            assert repr(whole.to_pylist()) == repr([convert([value]).to_pylist()[0] for value in values])
+
+
+def test_an_integer_that_arrow_cannot_hold_is_an_error() -> None:
+    columns = StructColumns(Inner)
+    with pytest.raises((OverflowError, pa.ArrowInvalid)):
+        columns.packs[0](columns.values([Inner(2**63)])[0])
 
 
 def test_what_json_has_no_place_for_is_told_as_a_text() -> None:
@@ -154,7 +189,7 @@ class Batches:
 
     def add(self, *records: Recorded) -> None:
         for record in records:
-            self.builder.add(record, record.envelope.type)
+            self.builder.add([record])
 
 
 def test_rows_are_in_the_log_s_order_whatever_their_types(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,12 +217,12 @@ def test_rows_are_in_the_log_s_order_whatever_their_types(monkeypatch: pytest.Mo
 
 def test_it_is_full_by_events_or_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     records = recorded(list(events()))
-    monkeypatch.setattr(event_tables, "BATCH_BYTES", len(records[0].data) + 1)
+    monkeypatch.setattr(row_builder, "BATCH_BYTES", len(records[0].data) + 1)
     batches = Batches("event")
     batches.add(records[0])
     assert not batches.builder.full
     monkeypatch.undo()
-    monkeypatch.setattr(event_tables, "BATCH", 3)
+    monkeypatch.setattr(row_builder, "BATCH", 3)
     batches = Batches("event")
     full = []
     for record in records[:4]:
@@ -196,8 +231,8 @@ def test_it_is_full_by_events_or_by_bytes(monkeypatch: pytest.MonkeyPatch) -> No
     assert full == [False, False, True, True]
     batches.builder.flush()
     assert not batches.builder.full
-    monkeypatch.setattr(event_tables, "BATCH", 100)
-    monkeypatch.setattr(event_tables, "BATCH_BYTES", len(records[0].data) + len(records[1].data))
+    monkeypatch.setattr(row_builder, "BATCH", 100)
+    monkeypatch.setattr(row_builder, "BATCH_BYTES", len(records[0].data) + len(records[1].data))
     batches.add(records[0])
     assert not batches.builder.full
     batches.add(records[1])

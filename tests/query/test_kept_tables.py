@@ -13,7 +13,7 @@ import pytest
 
 from schemas.arrays import unpack
 from slime_events.analysis.query import cache as kept
-from slime_events.analysis.query import event_tables
+from slime_events.analysis.query import row_builder
 from slime_events.analysis.query.cache import TableCache
 from slime_events.analysis.query.event_tables import EVENT_TABLES
 from storage.archive.reader import ArchiveReader
@@ -144,13 +144,30 @@ def test_what_cannot_be_made_leaves_nothing(reader: ArchiveReader, tmp_path: Pat
 def test_rows_are_written_some_events_at_a_time(
     reader: ArchiveReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int | Callable[[], int], name: str
 ) -> None:
-    monkeypatch.setattr(event_tables, name, few() if callable(few) else few)
+    monkeypatch.setattr(row_builder, name, few() if callable(few) else few)
+    monkeypatch.setattr(kept, "BLOCK", 2)
     monkeypatch.setattr(kept, "PART_ROWS", 1)
     files = TableCache(tmp_path / "kept").files(reader, TABLES, unpack)
     parquet = pq.ParquetFile(files["event"][0])
     sizes = [parquet.metadata.row_group(place).num_rows for place in range(parquet.num_row_groups)]
     assert sum(sizes) == 10
     assert sizes == [4, 4, 2] if name == "BATCH" else len(sizes) > 1
+
+
+def test_rows_do_not_depend_on_how_many_events_are_read_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.archived(tmp_path / "archive", SAID, per_segment=25, closed=False)
+    reader, tables = ArchiveReader(f"{tmp_path}/archive", RUN), list(EVENT_TABLES.values())
+    whole = TableCache(tmp_path / "whole").files(reader, tables, unpack)
+    assert set(map(len, whole.values())) == {1}
+    for block, batch in ((1, 1), (3, 7), (1000, 2)):
+        for module in (kept, row_builder):
+            monkeypatch.setattr(module, "BLOCK", block)
+        monkeypatch.setattr(row_builder, "BATCH", batch)
+        files = TableCache(tmp_path / f"in-{block}").files(reader, tables, unpack)
+        for name, (path,) in files.items():
+            assert pq.read_table(path).equals(pq.read_table(whole[name][0])), name
 
 
 def test_a_file_gets_its_name_once_it_is_whole(
@@ -169,7 +186,8 @@ def test_a_file_gets_its_name_once_it_is_whole(
 
 
 def test_batches_are_written_together(reader: ArchiveReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_tables, "BATCH", 4)
+    monkeypatch.setattr(row_builder, "BATCH", 4)
+    monkeypatch.setattr(kept, "BLOCK", 2)
     files = TableCache(tmp_path / "kept").files(reader, TABLES, unpack)
     parquet = pq.ParquetFile(files["event"][0])
     assert [parquet.metadata.row_group(place).num_rows for place in range(parquet.num_row_groups)] == [10]

@@ -17,6 +17,7 @@ import tempfile
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Self
 
@@ -24,7 +25,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.codec import decode_whole
-from slime_events.analysis.query.event_tables import EventTable, RowBuilder, StoredRow
+from slime_events.analysis.query.event_tables import EventTable
+from slime_events.analysis.query.row import StoredRow
+from slime_events.analysis.query.row_builder import BLOCK, RowBuilder
 from slime_events.core.tokens.trajectory import Fetch
 from storage.archive.index import cache_folder
 from storage.archive.manifest import SegmentManifest
@@ -178,6 +181,23 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
+def _blocks(reader: ArchiveReader, bundle: list[SegmentManifest], types: Collection[str]) -> Iterator[list[StoredRow]]:
+    """Yield the events of some types in blocks. The next segment is read meanwhile."""
+    type_of = _Types(types)
+    with ThreadPoolExecutor(1, thread_name_prefix="slime-events-segments") as ahead:
+        reading = [ahead.submit(reader.records_of, segment) for segment in bundle[:1]]
+        for following in [*bundle[1:], None]:
+            records = reading.pop().result()
+            if following is not None:
+                reading.append(ahead.submit(reader.records_of, following))
+            while block := list(islice(records, BLOCK)):
+                yield [
+                    StoredRow(record.position, record.subject, decode_whole(record.data), record.data)
+                    for record in block
+                    if type_of[record.subject.rpartition(".")[0]]
+                ]
+
+
 def _make(reader: ArchiveReader, bundle: list[SegmentManifest], paths: dict[EventTable, Path], fetch: Fetch) -> None:
     """Write all files of a bundle in one pass over it. A file gets its name when it is complete.
 
@@ -200,14 +220,10 @@ def _make(reader: ArchiveReader, bundle: list[SegmentManifest], paths: dict[Even
                 waiting.popleft().result()
 
         builder = RowBuilder(list(paths), fetch, write)
-        types = _Types(builder.types)
-        for segment in bundle:
-            for record in reader.records_of(segment):
-                if event_type := types[record.subject.rpartition(".")[0]]:
-                    envelope = decode_whole(record.data)
-                    builder.add(StoredRow(record.position, record.subject, envelope, record.data), event_type)
-                    if builder.full:
-                        builder.flush()
+        for block in _blocks(reader, bundle, builder.types):
+            builder.add(block)
+            if builder.full:
+                builder.flush()
         builder.flush()
         waiting.extend(second.submit(writer.close) for writer in writers.values())
         for done in waiting:

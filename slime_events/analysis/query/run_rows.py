@@ -13,7 +13,8 @@ from schemas.doc import doc
 from schemas.errors import StorageError
 from schemas.subjects import of_type
 from slime_events.analysis.query.cache import TableCache
-from slime_events.analysis.query.event_tables import EVENT_TABLES, EventTable, RowBuilder
+from slime_events.analysis.query.event_tables import EVENT_TABLES, EventTable
+from slime_events.analysis.query.row_builder import RowBuilder
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.model.ancestry import Ancestor
 from storage.archive.log import ArchivedLog
@@ -89,9 +90,8 @@ class RunRows:
             async for recorded in self.opened.log.read(start, subject):
                 if recorded.position > end:
                     break
-                event_type = recorded.envelope.type
-                if event_type in builder.types:
-                    builder.add(recorded, event_type)
+                if recorded.envelope.type in builder.types:
+                    builder.add([recorded])
                 if builder.full:
                     await asyncio.to_thread(builder.flush)
         await asyncio.to_thread(builder.flush)
