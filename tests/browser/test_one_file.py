@@ -47,6 +47,23 @@ async def test_a_rollout_opens_from_its_file(browser: Browser, origin: str, tmp_
     await _same(browser, origin, paths(OF)["rollout by version"], tmp_path, "dark")
 
 
+@pytest.mark.parametrize(
+    "path", ["/runs/agents/metrics?with={run}&save", "/runs/agents/steps/0?save", "/compare?save=&a={run}&b=agents"]
+)
+async def test_an_address_saves_its_view(browser: Browser, origin: str, tmp_path: Path, path: str) -> None:
+    path = path.format(run=RUN)
+    async with Tab.of(browser, origin) as live, Tab.of(browser, "file://") as alone:
+        await live.call("Page.addScriptToEvaluateOnNewDocument", source=CAPTURE)
+        await live.open(path)
+        file = tmp_path / "view.html"
+        await live.until("window.savedFile !== undefined")
+        file.write_text(str(await live.script("savedFile.text()")), encoding="utf-8", newline="")
+        assert await live.path() == path.replace("&save", "").replace("?save=&", "?").replace("?save", "")
+        await alone.open(file.as_uri())
+        assert await alone.text() == await live.text()
+        assert (live.problems, alone.problems) == ([], [])
+
+
 async def test_other_views_are_not_in_the_file(browser: Browser, origin: str, tmp_path: Path) -> None:
     async with Tab.of(browser, origin) as live, Tab.of(browser, "file://") as alone:
         await alone.open(await saved(live, paths(OF)["step"], tmp_path))

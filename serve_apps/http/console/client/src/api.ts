@@ -30,7 +30,20 @@ export function setToken(value: string): void {
   needsToken.value = false;
 }
 
+/** Number of requests whose answers are not there yet, without those that follow a run. */
+export let pending = 0;
+
 export async function get(path: string, signal?: AbortSignal): Promise<Response> {
+  const counts = !path.endsWith("/changes");
+  if (counts) pending += 1;
+  try {
+    return await answerOf(path, signal);
+  } finally {
+    if (counts) pending -= 1;
+  }
+}
+
+async function answerOf(path: string, signal?: AbortSignal): Promise<Response> {
   if (kept) {
     const answer = keptAnswer(path);
     if (answer) return answer;

@@ -1,8 +1,8 @@
 // A view as one HTML file, which opens without a console and asks nobody for anything.
 import type { ComponentChildren } from "preact";
-import { LocationProvider } from "preact-iso";
+import { LocationProvider, useLocation } from "preact-iso";
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { download, get } from "./api";
+import { download, get, pending } from "./api";
 import { visible } from "./format";
 import { KEPT, type Kept, askedHere, kept } from "./kept";
 
@@ -61,18 +61,38 @@ async function saveView(): Promise<void> {
   download(new Blob([page], { type: "text/html" }), `${name}.html`);
 }
 
+/** Milliseconds without a request after which a view is whole. */
+const QUIET_MS = 600;
+
+/** Waits until the shown view has everything that it asks for. */
+async function whole(): Promise<void> {
+  for (let since = performance.now(); performance.now() - since < QUIET_MS; ) {
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    if (pending || document.querySelector(".waits")) since = performance.now();
+  }
+}
+
 /** The button that saves the shown view; in a saved file, when it was saved. */
 export function Save() {
   const [state, setState] = useState("");
-  if (kept) return <span class="quiet">saved {kept.at} UTC</span>;
+  const { url, route } = useLocation();
   const start = () => {
     setState("saving …");
     saveView().then(() => setState(""), (error: Error) => setState(visible(error.message)));
   };
+  useEffect(() => {
+    const asked = new URL(url, "http://localhost");
+    if (kept || !asked.searchParams.has("save")) return;
+    asked.searchParams.delete("save");
+    route(asked.pathname + asked.search, true);
+    setState("saving …");
+    void whole().then(start);
+  }, [url]);
+  if (kept) return <span class="quiet">saved {kept.at} UTC</span>;
   return (
     <>
       <span role="status" class={state.endsWith("…") ? "quiet" : "error"}>{state}</span>
-      <button onClick={start} title="save this view as one HTML file that opens offline">save</button>
+      <button onClick={start} accessKey="s" title="save this view as one HTML file that opens offline">save</button>
     </>
   );
 }
