@@ -25,6 +25,8 @@ from slime_events.plugins.sample import FINISH, Sample, Status
 T = TypeVar("T")
 STATUS = {reason: FINISH[reason.value] for reason in StopReason}
 
+TOKENIZER = "tokenizer.json"
+"""File of a tokenizer in the folder of a checkpoint."""
 Decode = Callable[[Sequence[int]], str]
 """Token ids to text."""
 DecodePrompt = Callable[[Array], str]
@@ -45,13 +47,22 @@ def prompt_text(prompt: PromptSubmitted, completed: RolloutCompleted | None, dec
 
 def text_decoder(checkpoint: str | None) -> Decode | None:
     """Return a decoder from `--hf-checkpoint`'s tokenizer file, special tokens included; None without the file."""
-    path = Path(checkpoint or "", "tokenizer.json")
+    path = Path(checkpoint or "", TOKENIZER)
     if not checkpoint or not path.is_file():
         return None
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(path))
     return lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False))
+
+
+def tokenizer_folder(checkpoint: str | None, weights: Path | None) -> str | None:
+    """Return the folder of a run's tokenizer: `--hf-checkpoint`, or if that has none, a version of the run's weights,
+    which has a copy. weights: folder of the run's versions; None for an archive.
+    """
+    if not checkpoint or Path(checkpoint, TOKENIZER).is_file() or weights is None:
+        return checkpoint
+    return next((str(path.parent) for path in sorted(weights.glob(f"*/{TOKENIZER}"))), checkpoint)
 
 
 def prompt_decoder(checkpoint: str | None, fetch: Callable[[Array], Any]) -> DecodePrompt:

@@ -157,7 +157,8 @@ async def test_tokens_are_arrays_at_multiples_of_eight(client: httpx.AsyncClient
     frame = (await client.get(f"{URL}/tokens/{SAMPLE}")).content
     length = int.from_bytes(frame[:4], "little")
     head = json.loads(frame[4 : 4 + length])
-    assert (head["sample"], head["n"], len(head["texts"])) == (SAMPLE, 3, 3)
+    assert (head["sample"], head["n"], head["texts"]) == (SAMPLE, 3, [None] * 3)
+    assert "--hf-checkpoint" in head["no_texts"]
     assert head["advantage"]["estimator"] == "grpo"
     arrays, at = {}, 4 + length
     for name, kind in head["arrays"].items():

@@ -29,6 +29,7 @@ from slime_events.plugins.sample_view import (
     requested_sample,
     shown_prompt,
     text_decoder,
+    tokenizer_folder,
 )
 from slime_events.plugins.slime.helpers import process_vision_info
 from tests import made
@@ -65,6 +66,21 @@ def test_tokens_are_decoded_by_the_checkpoint_s_file(tmp_path: Path) -> None:
     assert text_decoder(None) is text_decoder("") is text_decoder(str(tmp_path)) is None
     assert prompt_decoder(None, unpack)(pack_tokens([1])) == ""
     assert prompt_decoder(BASE, unpack)(pack_tokens([5, 6])) == decode([5, 6])
+
+
+def test_a_tokenizer_that_has_gone_is_that_of_the_runs_weights(tmp_path: Path) -> None:
+    gone, weights = str(tmp_path / "gone"), tmp_path / "weights"
+    assert tokenizer_folder(None, weights) is None
+    assert tokenizer_folder(BASE, weights) == BASE
+    assert tokenizer_folder(gone, None) == tokenizer_folder(gone, weights) == gone
+    for version in ("v000001", "v000002"):
+        (weights / version).mkdir(parents=True)
+    assert tokenizer_folder(gone, weights) == gone
+    (weights / "v000002" / "tokenizer.json").write_bytes(Path(BASE, "tokenizer.json").read_bytes())
+    decode, same = text_decoder(tokenizer_folder(gone, weights)), text_decoder(BASE)
+    assert decode is not None
+    assert same is not None
+    assert decode([5, 6]) == same([5, 6])
 
 
 CHAT = [{"role": "user", "content": "?"}]

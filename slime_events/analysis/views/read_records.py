@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from schemas.ids import requested_sample
 from slime_events.analysis.views.group import GroupView, view_group
 from slime_events.analysis.views.sample import SampleView, view_sample
@@ -11,7 +13,7 @@ from slime_events.core.tokens.trajectory import Fetch, Trajectories
 from slime_events.core.training.batch_columns import BatchMasks
 from slime_events.model.agent_session import read_sessions, sessions_of
 from slime_events.model.lookup import LogPart, Lookup
-from slime_events.plugins.sample_view import prompt_decoder, text_decoder
+from slime_events.plugins.sample_view import prompt_decoder, text_decoder, tokenizer_folder
 from storage.log import Readable
 
 
@@ -38,10 +40,11 @@ async def read_group_view(log: Readable, group: str) -> GroupView:
     return view_group(lookup.run, record, sessions)
 
 
-async def read_sample_view(log: Readable, name: str, fetch: Fetch) -> SampleView:
-    """Read the view of a sample, by its id or a unique prefix of it. fetch: returns an array's numbers.
+async def read_sample_view(log: Readable, name: str, fetch: Fetch, weights: Path | None = None) -> SampleView:
+    """Read the view of a sample, by its id or a unique prefix of it.
 
-    Raises RunNotFound, which names the nearest ids.
+    fetch: returns an array's numbers. weights: folder of the run's versions, for a tokenizer that has gone from its
+    place; None for an archive. Raises RunNotFound, which names the nearest ids.
     """
     lookup = Lookup(log)
     sample = await lookup.sample(name)
@@ -49,7 +52,7 @@ async def read_sample_view(log: Readable, name: str, fetch: Fetch) -> SampleView
     for recorded in lookup.events:
         trajectories.apply(recorded.envelope.event, recorded.position)
     await lookup.lifetime()
-    checkpoint = (lookup.run.settings.get("engine") or {}).get("hf_checkpoint")
+    checkpoint = tokenizer_folder((lookup.run.settings.get("engine") or {}).get("hf_checkpoint"), weights)
     decode = text_decoder(checkpoint)
     trajectory = trajectories.by_sample.get(sample.sample)  # a log without the request has no trajectory
     step = lookup.run.groups[sample.group].step

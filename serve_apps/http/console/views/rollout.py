@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import shlex
 from collections.abc import Sequence
 from typing import Annotated
@@ -26,6 +27,7 @@ from slime_events.analysis.views.read_records import read_sample_view
 from slime_events.analysis.views.sample import SampleView, Token
 from slime_events.core.tokens.trajectory import Fetch
 from slime_events.model.lookup import Lookup
+from slime_events.plugins.sample_view import TOKENIZER
 from storage.log import Readable
 
 SampleName = Annotated[str, Path(description="id of the sample, or a unique prefix of it")]
@@ -46,6 +48,7 @@ class TokenHead(msgspec.Struct, frozen=True, kw_only=True):
     sample: Annotated[str, doc("id of the sample")]
     n: Annotated[int, doc("number of response tokens")]
     texts: Annotated[tuple[str | None, ...], doc("text of each token [n]; None without a tokenizer")]
+    no_texts: Annotated[str | None, doc("why the tokens have no text; None if they have")]
     advantage: Annotated[Advantage | None, doc("its advantage; None if it is not trained on, or unknown")]
     step_gap: Annotated[
         float | None,
@@ -69,13 +72,15 @@ def token_frame(
     advantage: Advantage | None,
     step_gap: float | None = None,
     teacher: Sequence[float] | None = None,
+    checkpoint: str | None = None,
 ) -> bytes:
-    """Return tokens as a frame. teacher: a teacher's log-probs of the tokens, in their order."""
+    """Return tokens as a frame. teacher: a teacher's log-probs of the tokens, in their order. checkpoint: the run's."""
     arrays = ARRAYS | (TEACHER if teacher is not None else {})
     head = TokenHead(
         sample=sample,
         n=len(tokens),
         texts=tuple(token.text for token in tokens),
+        no_texts=_no_texts(checkpoint) if any(token.text is None for token in tokens) else None,
         advantage=advantage,
         step_gap=step_gap,
         arrays=arrays,
@@ -95,7 +100,7 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
     async def rollout(run: RunName, sample: SampleName) -> Response:
         async with runs.use(run) as opened:
             log = opened.opened.log
-            view = await read_sample_view(log, sample, opened.opened.fetch)
+            view = await read_sample_view(log, sample, opened.opened.fetch, _weights(opened))
             _, rows = await opened.rows(
                 f"SELECT sample FROM samples WHERE group_id = {literal(view.group)} ORDER BY position, sample"
             )
@@ -110,13 +115,15 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
     @router.get(f"{ROOT}/tokens/{{sample:path}}", **tokens_of)
     async def tokens(run: RunName, sample: SampleName) -> Response:
         async with runs.use(run) as opened:
-            view = await read_sample_view(opened.opened.log, sample, opened.opened.fetch)
+            view = await read_sample_view(opened.opened.log, sample, opened.opened.fetch, _weights(opened))
             advantage = None
             if view.step is not None and not view.removed:
                 answer = await lineage(opened.opened, LineageQuery(kind=Kind.SAMPLE, value=view.sample))
                 advantage = next((entry.advantage for entry in answer.samples if entry.sample == view.sample), None)
             step_gap = None if view.step is None else await _step_gap(opened.opened.log, view.step)
-            frame = token_frame(view.sample, view.tokens, advantage, step_gap, _teacher(view, opened.opened.fetch))
+            checkpoint = opened.opened.settings.engine.hf_checkpoint
+            teacher = _teacher(view, opened.opened.fetch)
+            frame = token_frame(view.sample, view.tokens, advantage, step_gap, teacher, checkpoint)
             return Response(frame, media_type=FRAME)
 
     @router.get(f"{ROOT}/times/{{sample:path}}", **documented(RolloutTimes, "Get the times of a rollout's tokens"))
@@ -141,6 +148,17 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
 async def _whole_id(opened: OpenRun, sample: str) -> str:
     """Return the id of a sample by a unique prefix. Raises RunNotFound, which names the nearest ids."""
     return (await Lookup(opened.opened.log).sample(sample)).sample
+
+
+def _weights(opened: OpenRun) -> pathlib.Path | None:
+    return None if opened.opened.folder is None else opened.opened.folder.weights
+
+
+def _no_texts(checkpoint: str | None) -> str:
+    """Return why tokens have no text."""
+    if not checkpoint:
+        return "the run names no --hf-checkpoint, so its tokenizer is unknown"
+    return f"there is neither {checkpoint}/{TOKENIZER} nor a version of the run's weights on this machine that has it"
 
 
 async def _step_gap(log: Readable, step: int) -> float | None:

@@ -57,7 +57,8 @@ async def view_of(
     so that they have all steps; else they start from the launcher's snapshot and have the newest steps.
     """
     if question.sample is not None:
-        sample = await read_sample_view(log, question.sample, fetch)
+        weights = None if folder is None else folder.weights
+        sample = await read_sample_view(log, question.sample, fetch, weights)
         return View(plain(sample), sample_text(sample, question.tokens))
     if question.group is not None:
         group = await read_group_view(log, question.group)

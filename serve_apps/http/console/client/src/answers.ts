@@ -1776,6 +1776,8 @@ export interface TokenHead {
   n: number;
   /** text of each token [n]; None without a tokenizer */
   texts: (string | null)[];
+  /** why the tokens have no text; None if they have */
+  no_texts: string | null;
   /** its advantage; None if it is not trained on, or unknown */
   advantage: Advantage | null;
   /** mean absolute difference of the trainer's and the engine's log-probs over its step [nats]: the step's metric `train_rollout_logprob_abs_diff`, None without it. The log has no trainer's log-probs by token */

@@ -138,6 +138,7 @@ export function TokenList({ tokens, overlay, shown: upTo }: { tokens: Tokens; ov
   return (
     <div onMouseOver={point} onClick={point} onKeyDown={move}>
       <p class="quiet">{legend(tokens)}</p>
+      {tokens.head.no_texts && <p class="quiet" role="note">Tokens are shown by their ids: {visible(tokens.head.no_texts)}.</p>}
       <About tokens={tokens} at={at} />
       <VirtualRows count={Math.ceil(tokens.head.n / ROW)} height={60} measured most={420} label="tokens" row={row} />
     </div>
