@@ -7,6 +7,7 @@ from schemas.commands import CommandDone, CommandGiven
 from schemas.evals import EvalCompleted
 from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted, GroupRejected
+from schemas.placements import PlacementPlanned
 from schemas.prompts import PromptOffered, PromptRejected, PromptSubmitted, PromptWanted
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import (
@@ -47,6 +48,7 @@ EVENT_CLASSES: tuple[type[Event], ...] = (
     *(WeightsPublished, WeightsActivated),
     *(EvalCompleted, CheckpointSaved, ArchiveSealed),
     *(WorkerJoined, WorkerLost),
+    PlacementPlanned,
 )
 
 BY_TYPE: dict[str, type[Event]] = {type_of(cls): cls for cls in EVENT_CLASSES}

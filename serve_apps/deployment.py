@@ -8,12 +8,15 @@ import time
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray import serve
 from ray.serve._private import replica
+from ray.util.placement_group import NODE_ID_LABEL_KEY
 
 from schemas.errors import EngineError, EngineLost, StorageError, reason_of
+from schemas.placements import PlannedBundles
 from schemas.workers import WorkerLost
 from serve_apps.engines.arguments import resolve_device
 from serve_apps.engines.engine import Engine
@@ -136,24 +139,40 @@ def listen_on_this_node() -> None:
     replica.add_port_to_grpc_server = listen_there
 
 
+def placement_options(bundle: PlannedBundles) -> dict[str, Any]:
+    """Return the options of a deployment whose replicas each have a placement group with this one bundle.
+
+    Serve cannot put a replica into a group that exists, so it makes one for each. On CPUs there is no group, as Ray
+    counts nothing.
+    """
+    options: dict[str, Any] = {"ray_actor_options": {"num_cpus": bundle.cpus, "num_gpus": bundle.gpus}}
+    resources = {name: count for name, count in (("CPU", bundle.cpus), ("GPU", bundle.gpus)) if count}
+    if resources:
+        options |= {"placement_group_bundles": [resources], "placement_group_strategy": bundle.strategy.value}
+    if resources and bundle.nodes:
+        nodes = f"in({','.join(bundle.nodes)})"
+        options["placement_group_bundle_label_selector"] = [{NODE_ID_LABEL_KEY: nodes}]
+    return options
+
+
 def rollout_app(
     address: RunAddress,
     settings: EngineSettings,
     reward: RewardSettings,
     *,
-    gpus: float,
+    bundle: PlannedBundles,
     generate: GenerateSetup | None = None,
 ) -> serve.Application:
     """Return the application for `serve.run`.
 
-    `reward` is for the rewards that engines compute. `gpus` is the number per replica; 0 on CPU. `generate` is the
+    `reward` is for the rewards that engines compute. `bundle` is the planned one of each replica. `generate` is the
     run's own generate function.
     """
     deployment = serve.deployment(
         RolloutEngine,
         name="RolloutEngine",
         num_replicas=settings.replicas,
-        ray_actor_options={"num_cpus": 0, "num_gpus": gpus},
+        **placement_options(bundle),
         health_check_period_s=0.5,
         health_check_timeout_s=20.0,
         graceful_shutdown_timeout_s=5.0,

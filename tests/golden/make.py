@@ -45,6 +45,7 @@ from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined, WorkerLost
 from tests.golden.log_file import FOLDER, rendered_file, write_records
 from tests.golden.make_outside import from_outside
+from tests.golden.make_placement import placement
 from tests.golden.make_session import session
 
 RUN = "golden"
@@ -55,6 +56,7 @@ SAMPLING = Sampling(max_new_tokens=8, temperature=0.8, top_p=0.95, top_k=40, sto
 def a_run() -> Iterator[Event]:
     """Two groups of two samples: one is trained on, one is not; then the ends a run can have."""
     yield RunStarted(settings={"rollout": {"batch": 1}}, code_version="0.1.0", environment={"python": "3.11"})
+    yield placement()
     yield WeightsPublished(version=0, parent=None, url="weights/0", digest=DIGEST, bytes=1000)
     yield WorkerJoined(
         worker="engine-1", role="engine", pid=7, node="n", facts={"device": "cpu"}, seconds={"load": 1.5}

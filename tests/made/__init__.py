@@ -10,7 +10,7 @@ from tests.made.prompts import evaluated, submitted
 from tests.made.rewards import accepted, assigned, rejected, reward_failed
 from tests.made.rollouts import completed, failed, progressed, requested, suspended, turn
 from tests.made.run_settings import opened, settings
-from tests.made.runs import finished, resumed, started
+from tests.made.runs import finished, placement, resumed, started
 from tests.made.training import activated, committed, published, saved, sealed
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "finished",
     "log",
     "opened",
+    "placement",
     "progressed",
     "published",
     "recorded",

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from schemas.placements import PlacementPlanned
 from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
 
 
@@ -23,3 +24,8 @@ def resumed(incarnation: int = 1, **fields: Any) -> RunResumed:
 def finished(reason: FinishReason = FinishReason.ALL_STEPS, **fields: Any) -> RunFinished:
     plain: dict[str, Any] = {"steps": 1, "events": 1, "state_digest": ""}
     return RunFinished(reason=reason, **(plain | fields))
+
+
+def placement(incarnation: int = 0, **fields: Any) -> PlacementPlanned:
+    plain: dict[str, Any] = {"device": "cpu", "ranks": 1, "together": 1, "engines": 1, "each": 0}
+    return PlacementPlanned(incarnation=incarnation, **(plain | fields))

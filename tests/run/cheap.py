@@ -22,6 +22,7 @@ from actors.trainer.ranks import HeldWeights
 from actors.trainer.trainer import Trainer
 from actors.trainer.trainer_plan import TrainerPlan
 from schemas.errors import TrainerError
+from schemas.placements import PlacementPlanned
 from serve_apps.engines.engine_weights import EngineWeights
 from serve_apps.rollouts.rollout import ChunkRule
 from serve_apps.rollouts.rollout_worker import EngineContext, InlineRewards, RolloutWorker
@@ -90,8 +91,8 @@ class Parts:
     script: Script = field(default_factory=lambda: Script(chunk=4, seconds_per_chunk=0.01))
     ranks: CountingRanks = field(default_factory=CountingRanks)
     lease_s: float = 2.0
-    gpus: int = 0
-    """By Ray's count."""
+    gpus: tuple[int, ...] = ()
+    """Of each machine, by Ray's count."""
 
     def trainer(self) -> Any:
         """Replace TrainerActor."""
@@ -139,14 +140,17 @@ class Parts:
 class LocalCluster:
     """`Cluster` without Ray: actors are objects here, their calls tasks of this event loop."""
 
-    def __init__(self, gpus: int, *_: Any) -> None:
-        self.nodes = [GpuNode("here", "127.0.0.1", gpus, gpus)] if gpus else []
+    def __init__(self, gpus: tuple[int, ...], *_: Any) -> None:
+        self.nodes = [GpuNode(f"node{n}", f"10.0.0.{n}", count, count) for n, count in enumerate(gpus)]
         self._loop = asyncio.get_event_loop()
         self._calls: list[concurrent.futures.Future[Any]] = []
         self.actors: list[_Handle] = []
 
     def start(self) -> None:
         """Nothing to start."""
+
+    def place(self, planned: PlacementPlanned) -> None:
+        """Nothing to reserve."""
 
     def actor(self, cls: type, name: str, *args: Any, **_: Any) -> Any:
         self.actors.append(_Handle(cls(*args), self))

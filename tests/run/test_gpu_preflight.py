@@ -199,7 +199,7 @@ def test_gpus_that_others_of_a_ray_use_are_not_counted() -> None:
 def test_a_run_of_which_ray_counts_gpus_that_torch_does_not_see_ends_at_once_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:
-    with cheap_parts(Parts(gpus=2)), pytest.raises(InvalidValue, match="Ray counts 2 GPUs, and torch sees 0"):
+    with cheap_parts(Parts(gpus=(2,))), pytest.raises(InvalidValue, match="Ray counts 2 GPUs, and torch sees 0"):
         asyncio.run(run_with(tiny(tmp_path, "blind")))
     assert not (tmp_path / "runs" / "blind").exists()
 

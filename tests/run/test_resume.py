@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import InvalidValue, RunIsOn, SlimeEventsError
+from schemas.placements import PlacementPlanned
 from schemas.runs import FinishReason, RunFinished, RunResumed
 from schemas.steps import StepCommitted
 from schemas.subjects import of_type
@@ -125,6 +126,7 @@ def test_a_finished_run_is_left_alone_unless_more_steps_are_asked_for(
         assert resume(words(tmp_path, "--num-rollout", "6")) == 0
     events = check_whole(tmp_path, digest, steps=6)
     assert of(events, RunResumed)[0].settings == {"rollout": {"num_rollout": 6}, "run": {"plain": True}}
+    assert [event.incarnation for event in of(events, PlacementPlanned)] == [0, 1]
     with cheap_parts(Parts()):
         assert resume(words(tmp_path)) == 0
     assert "has finished all its 6 steps" in capsys.readouterr().err, "what was changed stays so"

@@ -12,11 +12,23 @@ import msgspec
 import pytest
 
 from schemas.errors import TrainerError
-from slime_events.app.launch.roles import ARCHIVIST, ENGINE_SHARE, ENGINES, GRADER, RANK_SHARE, TRAINER, Roles
+from schemas.placements import PlacementPlanned
+from slime_events.app.launch.roles import ARCHIVIST, ENGINES, GRADER, TRAINER, Roles
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.planning.bundles import bundles_of
+from slime_events.core.planning.needs import ENGINE_SHARE, RANK_SHARE, Needs
+from slime_events.core.planning.placement import GpuNode
 from slime_events.core.run.process_environment import DETERMINISTIC
 from tests import made
+
+
+def placed(settings: TrainSettings) -> PlacementPlanned:
+    """Return where the processes are, on one machine of 8 GPUs if the run uses GPUs."""
+    needs, on_gpus = Needs.of(settings), settings.engine.device == "cuda"
+    bundles = bundles_of(needs, [GpuNode("node", "10.0.0.1", 8, 8)], on_gpus=on_gpus)
+    assert bundles is not None
+    return made.placement(bundles=bundles)
 
 
 @pytest.mark.parametrize("is_on", [False, True])
@@ -32,7 +44,8 @@ def test_a_deterministic_trainer_s_processes_alone_have_its_variables(*, is_on: 
     address: Any = SimpleNamespace(run="sim", folder="")
 
     async def start() -> None:
-        roles = Roles(cluster, made.settings(trainer=trainer), address)
+        settings = made.settings(trainer=trainer)
+        roles = Roles(cluster, settings, address, placed(settings))
         for role in (GRADER, TRAINER):
             roles.start(role)
 
@@ -47,7 +60,7 @@ async def fail_around_the_end(*, is_late: bool) -> None:
     run = SimpleNamespace(remote=lambda *_: SimpleNamespace(future=lambda: end))
     cluster: Any = SimpleNamespace(actor=lambda *_, **__: SimpleNamespace(run=run))
     address: Any = SimpleNamespace(run="sim")
-    roles = Roles(cluster, TrainSettings(), address)
+    roles = Roles(cluster, TrainSettings(), address, placed(TrainSettings()))
     roles.start(GRADER)
     if is_late:
         roles.let_go()
@@ -109,12 +122,12 @@ class Placing:
 async def test_what_each_process_has_of_a_gpu(
     engine: dict[str, Any], expected: list[tuple[str, float | None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve_apps.deployment.rollout_app", lambda *_, gpus, **__: gpus)
+    monkeypatch.setattr("serve_apps.deployment.rollout_app", lambda *_, bundle, **__: bundle.gpus)
     monkeypatch.setattr("slime_events.app.launch.roles.HEAD_START_S", 0.0)
     settings = msgspec.convert({"engine": engine, "trainer": {"actor_num_gpus_per_node": 2}}, TrainSettings)
     cluster: Any = Placing()
     address: Any = SimpleNamespace(run="sim", folder="nowhere")
-    roles = Roles(cluster, settings, address)
+    roles = Roles(cluster, settings, address, placed(settings))
     roles.start_all()
     await asyncio.wait([roles.tasks[ENGINES]], timeout=60)
     heavy = {name: gpus for name, gpus in cluster.placed if name in dict(expected)}
@@ -135,7 +148,7 @@ async def test_who_is_not_waited_for_starts_later_and_at_once_when_asked_to_end(
     cluster: Any = Placing()
     address: Any = SimpleNamespace(run="sim", folder="nowhere")
     settings = msgspec.convert({"engine": engine}, TrainSettings)
-    roles = Roles(cluster, settings, address)
+    roles = Roles(cluster, settings, address, placed(settings))
     roles.start_all()
     await asyncio.wait([roles.tasks[ENGINES]], timeout=60)
     assert {name for name, _ in cluster.placed} == {"conductor", "engines"}
@@ -154,7 +167,7 @@ async def test_who_starts_later_is_watched_from_then_on(monkeypatch: pytest.Monk
     monkeypatch.setattr("slime_events.app.launch.roles.HEAD_START_S", 0.01)
     cluster: Any = Placing()
     address: Any = SimpleNamespace(run="sim", folder="nowhere")
-    roles = Roles(cluster, TrainSettings(), address)
+    roles = Roles(cluster, TrainSettings(), address, placed(TrainSettings()))
     roles.start_all()
     waiting = roles.tasks[GRADER]
     await asyncio.wait([waiting], timeout=60)

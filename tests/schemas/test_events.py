@@ -29,7 +29,7 @@ from tools.json_schema import json_schema
 
 GOLDEN = sorted(FOLDER.glob("*.slimelog"))
 DOCS = Path(__file__).parents[2] / "docs"
-ENTITIES = {"sample", "group", "step", "version", "segment", "worker"}
+ENTITIES = {"sample", "group", "step", "version", "segment", "worker", "incarnation"}
 """First fields of events: what they are about."""
 
 

@@ -162,6 +162,18 @@ def test_which_events_bring_a_run_on() -> None:
     assert {kind for kind, moves in seen.items() if moves == {False}} == seen.keys() - MOVING
 
 
+def test_the_newest_placement_is_kept_and_brings_nothing_on() -> None:
+    driver = Driver(make_plan())
+    before, digest = driver.state.moved, state_digest(driver.state)
+    assert driver.state.placement is msgspec.UNSET
+    assert "placement" not in msgspec.to_builtins(driver.state)
+    for incarnation in (0, 1):
+        driver.say(made.placement(incarnation))
+        assert driver.state.placement == made.placement(incarnation)
+    assert driver.state.moved == before
+    assert state_digest(driver.state) != digest
+
+
 def test_ends_and_resumptions() -> None:
     driver = Driver(make_plan())
     failed = RunFailed(role="trainer", reason="no room")

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from schemas.doc import doc
 from schemas.evals import EvalCompleted
 from schemas.groups import GroupRejected, RejectionCause
+from schemas.placements import PlacementPlanned
 from schemas.prompts import PromptRejected
 from schemas.runs import Branched, RunFailed, RunFinished
 from schemas.trainers import TrainerRestored
@@ -95,6 +96,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     rejections: Annotated[tuple[Rejection, ...], doc("rejected groups by reason, the most frequent first")]
     bad_prompts: Annotated[tuple[PromptRejected, ...], doc("prompts that could not be used")]
     engines: Annotated[dict[str, int], doc("weight version of each engine")]
+    placement: Annotated[PlacementPlanned | None, doc("where its processes were placed last; None in older logs")]
     restored: Annotated[tuple[TrainerRestored, ...], doc("trainers that took over")]
     workers: Annotated[tuple[WorkerJoined, ...], doc("workers that joined")]
     lost: Annotated[tuple[WorkerLost, ...], doc("workers that were lost")]
@@ -141,6 +143,7 @@ def view_run(
         rejections=_rejections(run),
         bad_prompts=tuple(entry.event for entry in run.bad_prompts),
         engines=dict(state.activated),
+        placement=None if state.placement is UNSET else state.placement,
         restored=tuple(entry.event for version in run.versions.values() for entry in version.restored),
         workers=tuple(entry.event for entry in run.workers.values()),
         lost=tuple(entry.event for entry in run.lost),

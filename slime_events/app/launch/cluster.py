@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import DeadlineExceeded, MissingPart
+from schemas.placements import PlacementPlanned
 from slime_events.app.launch.own_ray import make_small
 from slime_events.app.launch.rank_places import RankPlaces, gpu_nodes
-from slime_events.core.planning.needs import Needs
 from slime_events.core.planning.placement import GpuNode
 from slime_events.core.run.own_python import own_path
 from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, inherited, restored, yield_to_others
@@ -123,18 +123,16 @@ class Cluster:
         ray._private.worker.print_to_stdstream = _log_ray
         self.nodes = gpu_nodes()
 
-    def place_ranks(self, needs: Needs, share: float) -> int:
-        """Reserve the GPUs of all ranks, so that engines fit beside them.
+    def place(self, planned: PlacementPlanned) -> None:
+        """Reserve the planned bundles of all ranks, so that engines fit beside them.
 
-        Blocks for some seconds: call it in a thread. share: part of a GPU that a rank takes. Returns the number of
-        tensor parallel groups that are on several machines. Raises DeadlineExceeded if Ray does not give the GPUs, or
-        after `stop`.
+        Blocks for some seconds: call it in a thread. Raises DeadlineExceeded if Ray does not give the GPUs, or after
+        `stop`.
         """
         with self._starting:
             if self._ended:
                 raise DeadlineExceeded("the trainer's ranks got no GPUs: the run is ending")
-            self._places = RankPlaces.reserve(needs, self.nodes, share, lambda: self._ended)
-            return self._places.split
+            self._places = RankPlaces.reserve(planned, lambda: self._ended)
 
     def actor(
         self,
@@ -151,7 +149,7 @@ class Cluster:
 
         gpus: GPUs that the actor takes; with 0 torch sees none, with None all GPUs of the machine. nice: niceness of
         the process. env: extra environment variables of this process. here: run it on this machine. rank: rank of the
-        trainer, which goes to its place if `place_ranks` has reserved places.
+        trainer, which goes to its place if `place` has reserved places.
         """
         import ray
 

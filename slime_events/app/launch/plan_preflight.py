@@ -10,7 +10,8 @@ from slime_events.app.launch.run_plan import planned_model
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.machine.gpus import Machine
 from slime_events.core.planning.assumptions import Assumptions
-from slime_events.core.planning.plan import Resource, make_plan
+from slime_events.core.planning.model import PlannedModel
+from slime_events.core.planning.plan import Plan, Resource, make_plan
 from slime_events.core.planning.smallest import smallest_fits
 
 MEMORY = (Resource.RANK_MEMORY, Resource.ENGINE_MEMORY, Resource.SHARED_MEMORY)
@@ -28,5 +29,10 @@ def check_memory(settings: TrainSettings, here: Sequence[Machine]) -> None:
     plan = make_plan(facts, settings, model, Assumptions())
     certain = [shortage.reason for shortage in plan.shortages if shortage.certain and shortage.resource in MEMORY]
     if certain:
-        changes = " | ".join(remedy.change for remedy in smallest_fits(plan, settings, model))
-        raise InvalidValue("; ".join(certain) + (f". Smallest changes that would fit: {changes}" if changes else ""))
+        raise InvalidValue("; ".join(certain) + changes_text(plan, settings, model))
+
+
+def changes_text(plan: Plan, settings: TrainSettings, model: PlannedModel) -> str:
+    """Return a sentence with the smallest changes that would fit, to put behind a reason; empty if there is none."""
+    changes = " | ".join(remedy.change for remedy in smallest_fits(plan, settings, model))
+    return f". Smallest changes that would fit: {changes}" if changes else ""

@@ -1,21 +1,21 @@
-"""`RankPlaces`: a Ray placement group that holds a GPU, or a part of one, for each rank of a trainer.
+"""`RankPlaces`: a Ray placement group with the planned bundles of all ranks of a trainer.
 
 The group lasts as long as the run, so the place of a rank that is started again is free. Engines are not in the group:
-Ray Serve places its replicas itself. All engines take the same number of GPUs, so once the ranks have their places, an
-engine can go to any place where it fits, and the other engines still fit.
+Ray Serve makes a group for each of its replicas (`serve_apps.deployment`). All engines take the same number of GPUs, so
+once the ranks have their places, an engine can go to any place where it fits, and the other engines still fit.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from schemas.errors import DeadlineExceeded
+from schemas.placements import PlacedRole, PlacementPlanned
 from slime_events.core.machine.gpus import gpus
-from slime_events.core.planning.needs import Needs
-from slime_events.core.planning.placement import GpuNode, count_ranks, order_ranks, split_groups
+from slime_events.core.planning.placement import GpuNode
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
@@ -43,31 +43,27 @@ def gpu_nodes() -> list[GpuNode]:
 class RankPlaces:
     """The reserved places of a trainer's ranks."""
 
-    def __init__(self, group: PlacementGroup, order: Sequence[int], split: int) -> None:
-        self._group, self._order = group, tuple(order)
-        self.split = split
-        """Number of tensor parallel groups that are on several machines."""
+    def __init__(self, group: PlacementGroup, bundles: Mapping[int, int]) -> None:
+        """bundles: index of the bundle of each rank."""
+        self._group, self._bundles = group, dict(bundles)
 
     @classmethod
-    def reserve(
-        cls, needs: Needs, nodes: Sequence[GpuNode], share: float, given_up: Callable[[], bool] = lambda: False
-    ) -> RankPlaces:
-        """Reserve the places. Blocks for some seconds.
+    def reserve(cls, planned: PlacementPlanned, given_up: Callable[[], bool] = lambda: False) -> RankPlaces | None:
+        """Reserve the places; None if the plan has no ranks on GPUs. Blocks for some seconds.
 
-        nodes: result of `gpu_nodes`. share: part of a GPU that a rank takes. given_up: whether the run is ending.
-        Raises DeadlineExceeded if Ray does not give the places in `PLACE_S` seconds.
+        given_up: whether the run is ending. Raises DeadlineExceeded if Ray does not give the places in `PLACE_S`
+        seconds.
         """
         import ray
         from ray.util.placement_group import NODE_ID_LABEL_KEY
 
-        counts = count_ranks([node.free for node in nodes], needs.request)
-        if counts is None:
-            raise DeadlineExceeded(
-                f"other jobs of this Ray have taken GPUs that the run needs ({needs}): start again when they have ended"
-            )
-        homes = [node.id for node, count in zip(nodes, counts, strict=True) for _ in range(count)]
+        own = [bundles for bundles in planned.bundles if bundles.role is PlacedRole.RANK and bundles.gpus]
+        if not own:
+            return None
+        share, ranks = own[0].gpus, [rank for bundles in own for rank in bundles.members]
+        homes = [bundles.nodes[0] for bundles in own for _ in bundles.members]
         labels = [{NODE_ID_LABEL_KEY: home} for home in homes]
-        group = ray.util.placement_group([{"GPU": share}] * len(homes), "PACK", bundle_label_selector=labels)
+        group = ray.util.placement_group([{"GPU": share}] * len(homes), own[0].strategy, bundle_label_selector=labels)
         until = time.monotonic() + PLACE_S
         while not group.wait(LOOK_S):
             if given_up() or time.monotonic() > until:
@@ -76,16 +72,13 @@ class RankPlaces:
                     f"Ray did not give the trainer's ranks {gpus(len(homes))} within {PLACE_S:.0f} s, although it "
                     "counted them as free: another job has them. Start again when that job has ended"
                 )
-        places = _sorted_places(group, homes, share)
-        order = order_ranks([homes[index] for index in places], needs.together)
-        bundles = [places[index] for index in order]
-        return cls(group, bundles, split_groups([homes[index] for index in bundles], needs.together))
+        return cls(group, dict(zip(ranks, _sorted_places(group, homes, share), strict=True)))
 
     def of(self, rank: int) -> PlacementGroupSchedulingStrategy:
         """Return the scheduling strategy of a rank's actor."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        return PlacementGroupSchedulingStrategy(self._group, self._order[rank])
+        return PlacementGroupSchedulingStrategy(self._group, self._bundles[rank])
 
 
 def _sorted_places(group: PlacementGroup, homes: Sequence[str], share: float) -> list[int]:

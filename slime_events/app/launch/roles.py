@@ -7,11 +7,11 @@ from typing import Any
 from actors.inbox_actor import InboxActor
 from actors.ray_actors import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
 from schemas.errors import RankLost, SlimeEventsError
+from schemas.placements import PlacedRole, PlacementPlanned
 from schemas.redaction import shown
 from slime_events.app.launch.abandonable import in_thread
 from slime_events.app.launch.cluster import Cluster
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.planning.needs import ENGINE_SHARE, RANK_SHARE
 from slime_events.core.run.process_environment import NICE_BACKGROUND, NICE_TRAINING, rank_variables
 from slime_events.core.run.run_address import RunAddress
 
@@ -31,8 +31,12 @@ GONE = "its process is gone (killed, out of memory, or crashed)"
 class Roles:
     """The roles of a run. Ray Serve replaces lost engines; the supervisor starts any other lost role again."""
 
-    def __init__(self, cluster: Cluster, settings: TrainSettings, address: RunAddress) -> None:
+    def __init__(
+        self, cluster: Cluster, settings: TrainSettings, address: RunAddress, planned: PlacementPlanned
+    ) -> None:
         self._cluster, self._settings, self._address = cluster, settings, address
+        self._bundles = {bundles.role: bundles for bundles in planned.bundles}
+        """Bundles of each kind of process. Those of ranks on other machines are equal in size."""
         self._classes = _classes_of(settings)
         self._actors: dict[str, list[Any]] = {}
         self._starts: dict[str, int] = {}
@@ -97,7 +101,7 @@ class Roles:
             self._address,
             self._settings.engine,
             self._settings.reward,
-            gpus=gpus_of_an_engine(self._settings),
+            bundle=self._bundles[PlacedRole.ENGINE],
             generate=generate_setup(self._settings),
         )
         self._cluster.serve(app, f"rollout-{self._address.run}")
@@ -107,15 +111,18 @@ class Roles:
         cls = self._classes[role]
         arguments: list[Any] = [self._address] if cls is ArchivistActor else [self._address, self._settings]
         if cls is TrainerActor:
-            gpus, folder, world = (
-                gpus_of_a_rank(self._settings),
-                self._address.folder,
-                self._settings.trainer.world_size,
-            )
-            peers = range(1, world)
+            gpus, folder = self._gpus_of_a_rank(), self._address.folder
+            peers = range(1, self._settings.trainer.world_size)
             arguments.append([self._actor(RankActor, role, f"rank{r}", folder, r, gpus=gpus, rank=r) for r in peers])
             return self._actor(cls, role, gpus=gpus, rank=0).run.remote(*arguments)
         return self._actor(cls, role).run.remote(*arguments)
+
+    def _gpus_of_a_rank(self) -> float | None:
+        """Return the GPUs of a trainer's rank; None if the machine has none to hide from it."""
+        device = self._settings.engine.device
+        if device != "cuda":
+            return 0.0 if device == "cpu" else None
+        return self._bundles[PlacedRole.RANK].gpus
 
     def _actor(
         self, cls: type, role: str, name: str = "", *args: object, gpus: float | None = None, rank: int | None = None
@@ -127,22 +134,6 @@ class Roles:
         actor = self._cluster.actor(cls, place, *args, gpus=gpus, nice=nice, env=env, here=here, rank=rank)
         self._actors.setdefault(role, []).append(actor)
         return actor
-
-
-def gpus_of_an_engine(settings: TrainSettings) -> float:
-    """Return the GPUs of an engine's replica."""
-    engine = settings.engine
-    if engine.device != "cuda":
-        return 0.0
-    return ENGINE_SHARE if engine.colocate else float(engine.rollout_num_gpus_per_engine)
-
-
-def gpus_of_a_rank(settings: TrainSettings) -> float | None:
-    """Return the GPUs of a trainer's rank; None if the machine has none to hide from it."""
-    engine = settings.engine
-    if engine.device != "cuda":
-        return 0.0 if engine.device == "cpu" else None
-    return RANK_SHARE if engine.colocate else 1.0
 
 
 def _classes_of(settings: TrainSettings) -> dict[str, type]:

@@ -22,6 +22,7 @@ from typing import Any
 from actors.megatron.families.registry import read_architecture
 from schemas.errors import ConfigError, ImpossibleCombination, SlimeEventsError
 from schemas.ids import INBOX
+from schemas.placements import PlacementPlanned
 from schemas.prompts import PromptSubmitted
 from schemas.runs import Branched
 from schemas.subjects import of_type
@@ -29,21 +30,21 @@ from serve_apps.http.gateway.settings import parse_listen
 from serve_apps.http.gateway.sources import Scope, Sources
 from slime_events.app.launch.abandonable import ended_within
 from slime_events.app.launch.cluster import Cluster
-from slime_events.app.launch.gpu_preflight import check_count
 from slime_events.app.launch.launcher_presence import check_absent, present
 from slime_events.app.launch.log_server import LogServer
 from slime_events.app.launch.metrics_process import metrics_written
 from slime_events.app.launch.offered_console import console_offered
-from slime_events.app.launch.roles import CONDUCTOR, Roles, error_of, gpus_of_a_rank
+from slime_events.app.launch.roles import CONDUCTOR, Roles, error_of
 from slime_events.app.launch.run_announcement import announce_resume, announce_start
 from slime_events.app.launch.run_lock import holding
+from slime_events.app.launch.run_placement import plan_placement
 from slime_events.app.launch.run_record import RunRecord
 from slime_events.app.launch.supervisor import LAUNCHER, Supervisor
 from slime_events.app.launch.view import View
 from slime_events.core.config.derivations import on_device
 from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.planning.needs import Needs
+from slime_events.core.planning.bundles import split_of
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation, RunAddress
 from slime_events.core.run.run_folder import RunFolder
@@ -159,10 +160,10 @@ class Launch:
                 self._view.note(client_words(self._folder, where))
             await asyncio.shield(starting)  # Ray can be stopped only after it has started
             self._handle_signals()  # Ray's own handler treats SIGTERM as a crash: it prints stacks, and then aborts
-            await self._place(cluster)
-            check_cancelled()
-            self._roles = Roles(cluster, self._settings, self._address(server, incarnation))
             worker = Participant(log, LAUNCHER, incarnation=incarnation)
+            planned = await self._place(cluster, worker, incarnation)
+            check_cancelled()
+            self._roles = Roles(cluster, self._settings, self._address(server, incarnation), planned)
             arguments = self._progress, self._view, self._settings, self._folder
             try:
                 self._roles.start_all()
@@ -191,17 +192,17 @@ class Launch:
         cluster.start()
         self._seconds["ray"] = time.perf_counter() - begun
 
-    async def _place(self, cluster: Cluster) -> None:
-        """Refuse a run that has too few GPUs, then reserve the GPUs of its ranks."""
-        settings, needs = self._settings, Needs.of(self._settings)
-        check_count(settings.engine.device, needs, cluster.nodes)
-        if not needs.ranks or not (share := gpus_of_a_rank(settings)):
-            return
-        if split := await asyncio.to_thread(cluster.place_ranks, needs, share):
+    async def _place(self, cluster: Cluster, worker: Participant, incarnation: Incarnation) -> PlacementPlanned:
+        """Record where the run's processes will be, or refuse a run that has too few GPUs; then reserve the GPUs."""
+        planned = await asyncio.to_thread(plan_placement, self._settings, cluster.nodes, incarnation.number)
+        await worker.append([planned])
+        await asyncio.to_thread(cluster.place, planned)
+        if split := split_of(planned):
             self._view.note(
-                f"note: {split} of {needs.ranks // needs.together} groups of {needs.together} tensor parallel ranks "
-                "are on several machines, as they do not fit on one: each of their layers waits for the network"
+                f"note: {split} of {planned.ranks // planned.together} groups of {planned.together} tensor parallel "
+                "ranks are on several machines, as they do not fit on one: each of their layers waits for the network"
             )
+        return planned
 
     def _address(self, server: NatsAddress, incarnation: Incarnation) -> RunAddress:
         run, folder = self._settings.run, self._folder

@@ -44,6 +44,16 @@ class Needs:
         return max(self.ranks, self.engines * self.each) if self.shared else self.ranks + self.engines * self.each
 
     @property
+    def rank_gpus(self) -> float:
+        """GPUs of a rank, as Ray counts them."""
+        return RANK_SHARE if self.shared else 1.0
+
+    @property
+    def engine_gpus(self) -> float:
+        """GPUs of an engine, as Ray counts them."""
+        return ENGINE_SHARE if self.shared else float(self.each)
+
+    @property
     def request(self) -> PlaceRequest:
         """Ranks and engines that need their own GPUs."""
         return PlaceRequest(self.ranks, self.together, 0 if self.shared else self.engines, self.each)

@@ -39,7 +39,7 @@ class _Part:
 
     machines: Annotated[int, doc("Machines with ranks")]
     room: Annotated[int, doc("Requested engines that fit on the GPUs left")]
-    counts: Annotated[tuple[int, ...], doc("Ranks by machine")]
+    most: Annotated[tuple[int, ...], doc("Most ranks by machine")]
 
 
 def count_ranks(free: Sequence[int], request: PlaceRequest) -> tuple[int, ...] | None:
@@ -53,26 +53,54 @@ def count_ranks(free: Sequence[int], request: PlaceRequest) -> tuple[int, ...] |
     if request.engines > sum(gpus // request.each for gpus in free):
         return None
     for unit in sorted({request.together, 1}, reverse=True):
-        if request.ranks % unit == 0 and (counts := _count_units(free, request, unit)) is not None:
-            return counts
+        if request.ranks % unit == 0:
+            counts = _fill_largest(free, request, unit) or _count_units(free, request, unit)
+            if counts is not None:
+                return counts
     return None
+
+
+def _fill_largest(free: Sequence[int], request: PlaceRequest, unit: int) -> tuple[int, ...] | None:
+    """Fill the largest machines, which are as few as possible; None if that leaves engines without a place."""
+    counts, left = [0] * len(free), request.ranks
+    for index in sorted(range(len(free)), key=lambda index: -free[index]):
+        counts[index] = min(free[index] - free[index] % unit, left)
+        left -= counts[index]
+    room = sum((gpus - count) // request.each for gpus, count in zip(free, counts, strict=True))
+    return tuple(counts) if left == 0 and room >= request.engines else None
 
 
 def _count_units(free: Sequence[int], request: PlaceRequest, unit: int) -> tuple[int, ...] | None:
     """Place ranks in multiples of `unit`. Keeps the best placements for each number of ranks placed so far."""
     parts: dict[int, list[_Part]] = {0: [_Part(0, 0, ())]}
     for gpus in free:
+        ways = _ways(gpus, request.each, unit)
         grown: dict[int, list[_Part]] = {}
         for placed, choices in parts.items():
-            for count in range(0, min(gpus, request.ranks - placed) + 1, unit):
-                room = (gpus - count) // request.each
-                grown.setdefault(placed + count, []).extend(
-                    _Part(part.machines + (count > 0), min(part.room + room, request.engines), (*part.counts, count))
+            for most, room in ways:
+                grown.setdefault(min(placed + most, request.ranks), []).extend(
+                    _Part(part.machines + (most > 0), min(part.room + room, request.engines), (*part.most, most))
                     for part in choices
                 )
         parts = {placed: _best(choices) for placed, choices in grown.items()}
     whole = [part for part in parts.get(request.ranks, ()) if part.room == request.engines]
-    return min(whole, key=lambda part: part.machines).counts if whole else None
+    if not whole:
+        return None
+    left, counts = request.ranks, []
+    for most in min(whole, key=lambda part: part.machines).most:
+        counts.append(min(most, left))
+        left -= counts[-1]
+    return tuple(counts)
+
+
+def _ways(gpus: int, each: int, unit: int) -> list[tuple[int, int]]:
+    """Return the most ranks of a machine, in units, beside each number of engines on it, and that number."""
+    ways = [(0, gpus // each)]
+    for room in range(gpus // each, -1, -1):
+        most = gpus - room * each
+        if (most := most - most % unit) > ways[-1][0]:
+            ways.append((most, room))
+    return ways
 
 
 def _best(choices: Sequence[_Part]) -> list[_Part]:

@@ -13,6 +13,7 @@ from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.ids import BROUGHT, INBOX, TRAIN, evaluation_id, group_of, order_in_group
+from schemas.placements import PlacementPlanned
 from schemas.prompts import PromptOffered, PromptRejected, PromptSubmitted, PromptWanted
 from schemas.registry import EVENT_CLASSES
 from schemas.rewards import RewardAssigned, RewardFailed
@@ -92,6 +93,11 @@ def _run_failed(state: RunState, event: RunFailed, position: int) -> None:
     state.phase, state.failure = RunPhase.FAILED, event.reason
 
 
+@_rule(PlacementPlanned)
+def _placement_planned(state: RunState, event: PlacementPlanned, position: int) -> None:
+    state.placement = event
+
+
 @_rule(PromptOffered)
 def _prompt_offered(state: RunState, event: PromptOffered, position: int) -> None:
     if event.group not in state.groups:  # else its prompt is already submitted
@@ -122,7 +128,7 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, position: int) ->
             state.priorities = {} if state.priorities is UNSET else state.priorities
             state.priorities[event.group] = event.priority
         state.counts.prompts_submitted += 1
-        _advance(state, event.source.path, event.source.offset)
+        state.advance(event.source.path, event.source.offset)
         if state.function is not UNSET and event.dataset not in (INBOX, BROUGHT):
             state.function.drawn += 1
         return
@@ -139,7 +145,7 @@ def _prompt_rejected(state: RunState, event: PromptRejected, position: int) -> N
     state.counts.prompts_rejected += 1
     state.offers.pop(event.group, None)
     if event.dataset == TRAIN:  # an evaluation may read the same file and has no cursor
-        _advance(state, event.source.path, event.source.offset)
+        state.advance(event.source.path, event.source.offset)
 
 
 @_rule(PromptWanted)
@@ -157,10 +163,6 @@ def _rollout_returned(state: RunState, event: RolloutReturned, position: int) ->
     function.next = event.step + 1
     function.returned[event.step] = list(event.groups)
     function.dropped += [group for group in event.dropped if group in state.groups]
-
-
-def _advance(state: RunState, path: str, offset: int) -> None:
-    state.cursors[path] = max(state.cursors.get(path, 0), offset + 1)
 
 
 def sample_of(state: RunState, sample: str) -> SampleState | None:
@@ -230,9 +232,7 @@ def _leaves_function(state: RunState, name: str) -> bool:
     group = state.groups.get(name)
     if group is None or state.function is UNSET:
         return True
-    state.function.dropped = [group_id for group_id in state.function.dropped if group_id != name]
-    if (step := state.function.step_of(name)) is not None:
-        state.function.returned[step].remove(name)
+    state.function.leave(name)
     if group.phase is not _SUBMITTED:
         return True
     _waits_no_more(state, name)

@@ -9,6 +9,7 @@ import msgspec
 
 from schemas.doc import doc
 from schemas.event import Purpose
+from schemas.placements import PlacementPlanned
 from schemas.runs import Branched
 from slime_events.core.state.group import GroupPhase, GroupState
 from slime_events.core.state.group_index import GroupIndex
@@ -80,6 +81,12 @@ class FunctionState(msgspec.Struct, kw_only=True):
         """Return the step whose returned groups contain `group`; None if no step's do."""
         return next((step for step, groups in self.returned.items() if group in groups), None)
 
+    def leave(self, group: str) -> None:
+        """Remove a group from those that it returned or dropped."""
+        self.dropped = [name for name in self.dropped if name != group]
+        if (step := self.step_of(group)) is not None:
+            self.returned[step].remove(group)
+
 
 class RunState(msgspec.Struct, kw_only=True, dict=True):
     """The run after a number of events.
@@ -136,6 +143,10 @@ class RunState(msgspec.Struct, kw_only=True, dict=True):
         doc("priority of waiting groups that have one; UNSET until there is one"),
     ] = msgspec.UNSET
 
+    placement: Annotated[
+        PlacementPlanned | msgspec.UnsetType, doc("where the newest incarnation's processes are; UNSET until planned")
+    ] = msgspec.UNSET
+
     @property
     def offers(self) -> dict[str, int]:
         """`offered`, or empty if it is UNSET."""
@@ -173,6 +184,10 @@ class RunState(msgspec.Struct, kw_only=True, dict=True):
         if index is None or len(index) != len(self.groups) - len(self.waiting):
             index = self.__dict__[INDEX] = GroupIndex(self.groups, self.waiting)
         return index
+
+    def advance(self, source: str, offset: int) -> None:
+        """Move the cursor of a source behind its prompt at `offset`."""
+        self.cursors[source] = max(self.cursors.get(source, 0), offset + 1)
 
     def wait(self, group: GroupState) -> None:
         """Add a new training group that waits for its first request."""

@@ -13,6 +13,7 @@ from slime_events.app.cli.render.text import (
     fields,
     moment,
     paragraphs,
+    placement_text,
     restored_text,
     shorten,
     table,
@@ -58,6 +59,7 @@ def _head(view: RunView) -> str:
         ("started", f"{moment(view.started_at)}, {ran}{duration(view.seconds)}{again}, "
                     f"{view.events:,} events"),
         ("branched", branched),
+        ("placed", placement_text(view.placement) if view.placement else None),
         ("steps", f"{first + len(rewards)}{target}{own}, weight version {view.version} "
                   f"{view.weights_digest[:12]}"),
         ("trainer", None if idle is None else f"idle {idle:.1%} of the time from its first commit to its last"),

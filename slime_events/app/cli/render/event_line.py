@@ -8,7 +8,7 @@ from schemas.evals import rates_text
 from schemas.rollouts import Maker, spans_text
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
-from slime_events.app.cli.render.text import clock, figures_text, one_line, restored_text, shorten
+from slime_events.app.cli.render.text import clock, figures_text, one_line, placement_text, restored_text, shorten
 from storage.log import Recorded
 
 TEXT_WIDTH = 60
@@ -107,6 +107,7 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
     ),
     "checkpoint.saved": lambda e: f"{e.url} in {e.seconds:.1f} s",
     "archive.sealed": lambda e: f"positions {e.first} to {e.last}, {e.bytes / 1e6:.1f} MB",
+    "placement.planned": placement_text,
     "worker.joined": lambda e: f"{e.role} pid {e.pid} {_seconds(e.seconds)}",
     "worker.lost": lambda e: f"{e.role}: {e.reason}",
 }

@@ -11,8 +11,10 @@ import msgspec
 from rich.cells import cell_len
 
 from schemas.text import terminal_text
+from slime_events.core.machine.gpus import gpus
 
 if TYPE_CHECKING:  # `doctor` must work without numpy
+    from schemas.placements import PlacementPlanned
     from schemas.trainers import TrainerRestored
 
 _BEYOND_ASCII_CONTROL = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -133,6 +135,19 @@ def restored_text(event: "TrainerRestored") -> str:
     if (distance := event.distance) is not None:
         text += f" (weights by up to {distance.max_abs:.3g}, relative L2 {distance.relative_l2:.3g})"
     return text
+
+
+def placement_text(event: "PlacementPlanned") -> str:
+    """Return where the processes of a run are, as `4 ranks on 10.0.0.1, 2 engines of 4 GPUs`."""
+    addresses = {machine.node: machine.address for machine in event.machines}
+    parts = list[str]()
+    for bundles in event.bundles:
+        count = len(bundles.members)
+        size = f" of {gpus(event.each)}" if bundles.role == "engine" and event.each else ""
+        where = " or ".join(addresses[node] for node in bundles.nodes)
+        parts.append(f"{count} {bundles.role}{'s' * (count != 1)}{size}{f' on {where}' * bool(where)}")
+    rest = ", sharing GPUs" * event.shared if event.device == "cuda" else " on the CPU"
+    return ", ".join(parts) + rest
 
 
 def figures_text(figures: dict[str, float]) -> str:
