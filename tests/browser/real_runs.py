@@ -21,7 +21,7 @@ DEMO, AGENTS, KILLED = "demo", "search-agent", "killed"
 DEMO_STEPS, AGENT_STEPS = 4, 1
 MOST_S = 900.0
 CLI = (sys.executable, "-m", "slime_events.app.cli.main")
-BEGUN = re.compile(r"^step 2/", re.MULTILINE)
+BEGUN = re.compile(r"^step +2/", re.MULTILINE)
 """What a run prints when there is something to look at."""
 
 
@@ -42,13 +42,13 @@ def _environment(mark: str = "") -> dict[str, str]:
 
 
 def _finish(*command: str) -> None:
-    subprocess.run(command, env=_environment(), stdout=subprocess.DEVNULL, check=True, timeout=MOST_S)
+    subprocess.run(command, env=_environment(), check=True, timeout=MOST_S)
 
 
 def _kill(folder: Path, *command: str) -> None:
     """Start a run, and kill -9 all its processes after its second step."""
     mark, printed = uuid.uuid4().hex, folder / "killed.txt"
-    with printed.open("w") as output, subprocess.Popen(command, env=_environment(mark), stdout=output) as launcher:
+    with printed.open("w") as output, subprocess.Popen(command, env=_environment(mark), stderr=output) as launcher:
         try:
             end = time.monotonic() + MOST_S
             while not BEGUN.search(printed.read_text()):

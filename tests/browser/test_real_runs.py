@@ -63,7 +63,7 @@ async def test_by_clicks_to_the_weights_and_back(
         assert tab.problems == []
 
 
-@pytest.mark.parametrize(("view", "run", "theme"), itertools.product(ALL, RUNS, ("light", "dark")))
+@pytest.mark.parametrize(("view", "run", "theme"), list(itertools.product(ALL, RUNS, ("light", "dark"))))
 async def test_every_view(
     browser: Browser, real_origin: str, sights: dict[str, Sights], axe: str, view: str, run: str, theme: str
 ) -> None:
