@@ -62,6 +62,16 @@ class Append:
     envelope: Envelope
     fence: Annotated[Fence | None, doc("Condition; None: only that its id is not stored yet.")] = None
     _encoded: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
+    _repeats: list[bool] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the log found this event stored already, with other bytes: by another writer, or at another time."""
+        return bool(self._repeats)
+
+    def mark_repeated(self) -> None:
+        """Set `is_repeated`. A log does so within the `append` that finds it."""
+        self._repeats.append(True)
 
     def encoded(self) -> bytes:
         """Return the encoded record; encodes it at the first call only. Raises UnwritableEvent."""

@@ -141,6 +141,9 @@ class MemoryLog:
             self._check_fence(append)
         for key, (_, data) in fresh.items():
             self._ids[key] = self._store(*key, data)
+        for append, key in zip(appends, keys, strict=True):
+            if self.record_at(self._ids[key]).data != append.encoded():
+                append.mark_repeated()
         if fresh:
             self.wake()
         return [self._ids[key] for key in keys]

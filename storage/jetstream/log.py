@@ -113,15 +113,22 @@ class JetStreamLog:
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
         limit = min(MAX_EVENT_BYTES, self.connection.max_payload - HEADER_BYTES)
-        positions = await self._store(messages_of(appends, limit))
-        return [positions[(a.envelope.subject, a.envelope.id)] for a in appends]
+        keys = [(append.envelope.subject, append.envelope.id) for append in appends]
+        messages = messages_of(appends, limit)
+        data = {message.key: message.data for message in messages}  # of the first, if an event is there twice
+        earlier = await self._store(messages)
+        for append, key in zip(appends, keys, strict=True):
+            if key in earlier.repeated or append.encoded() != data[key]:
+                append.mark_repeated()
+        return [earlier.positions[key] for key in keys]
 
     async def restore(self, records: Sequence[Recorded | ForeignRecord]) -> None:
         await Restoration(self._stream).store(records)
 
-    async def _store(self, pending: list[Message]) -> dict[tuple[str, str], int]:
-        """Store the events that are not stored yet, atomically. Return all positions by subject and id."""
-        positions = await self._stored_already(pending)
+    async def _store(self, pending: list[Message]) -> _Found:
+        """Store the events that are not stored yet, atomically. Return all positions."""
+        earlier = await self._stored_already(pending)
+        positions = earlier.positions
         pending = [message for message in pending if message.key not in positions]
         passed: dict[Fence, int] = {}
         retry = self.connection.retry()
@@ -135,12 +142,12 @@ class JetStreamLog:
                 await self._stream.refresh(retry.left)
                 continue
             except (Refused, Contradiction, NotTheLast) as refusal:
-                pending = await self._after_refusal(refusal, pending, positions, passed, retry)
+                pending = await self._after_refusal(refusal, pending, earlier, passed, retry)
                 continue
             positions |= {message.key: position for position, message in enumerate(pending, first)}
             self._remember({message.subject: positions[message.key] for message in pending if message.fence is None})
             break
-        return positions
+        return earlier
 
     def refused_batches(self) -> int:
         return self._refused_batches
@@ -151,7 +158,7 @@ class JetStreamLog:
         if str(self._refused_batches).strip("0") == "1":
             _log.warning("NATS refused append %d, which is sent again: %s", self._refused_batches, error)
 
-    async def _stored_already(self, messages: Sequence[Message]) -> dict[tuple[str, str], int]:
+    async def _stored_already(self, messages: Sequence[Message]) -> _Found:
         """Look up the messages whose fence covers no subject in the call: the server would not detect a repetition.
 
         A fence on a subject that the call writes fails when the call is repeated. The server keeps message ids for a
@@ -164,7 +171,7 @@ class JetStreamLog:
         apart = [
             m for m in messages if m.fence and m.fence.subject not in moved and not matches(m.fence.subject, m.subject)
         ]
-        return (await _find(self._stream, apart))[0] if apart else {}
+        return await _find(self._stream, apart) if apart else _Found({}, {}, set())
 
     async def _send(self, messages: Sequence[Message], passed: Mapping[Fence, int]) -> int:
         """Send messages and return the first position. Raises Refused, Contradiction, NotTheLast, Away."""
@@ -177,14 +184,15 @@ class JetStreamLog:
         self,
         refusal: Exception,
         pending: list[Message],
-        positions: dict[tuple[str, str], int],
+        earlier: _Found,
         passed: dict[Fence, int],
         retry: Retry,
     ) -> list[Message]:
         """Return the messages that are still to be stored. Raises Conflict if another writer was first."""
         await self._stream.refresh()
-        stored, last = await _find(self._stream, pending)
-        positions |= stored
+        stored, last, repeated = await _find(self._stream, pending)
+        earlier.positions.update(stored)
+        earlier.repeated.update(repeated)
         left = [message for message in pending if message.key not in stored]
         has_news = False
         for fence, message in {message.fence: message for message in left if message.fence is not None}.items():
@@ -334,19 +342,31 @@ def _nothing() -> None:
     """Ignore a lost connection: notifications are lost with it."""
 
 
-async def _find(stream: Stream, messages: Sequence[Message]) -> tuple[dict[tuple[str, str], int], dict[str, int]]:
-    """Return the positions of the stored messages by (subject, id), and each subject's last position (0: none)."""
+class _Found(NamedTuple):
+    """Messages that are stored."""
+
+    positions: Annotated[dict[tuple[str, str], int], doc("Positions by subject and id.")]
+    last: Annotated[dict[str, int], doc("Last position of each subject; 0: none.")]
+    repeated: Annotated[set[tuple[str, str]], doc("Those of `positions` whose stored bytes are others.")]
+
+
+async def _find(stream: Stream, messages: Sequence[Message]) -> _Found:
+    """Return what is stored of the messages."""
     missing: dict[str, set[str]] = {}
     for message in messages:
         missing.setdefault(message.subject, set()).add(message.id)
     stored: dict[tuple[str, str], int] = {}
+    ours, repeated = {message.key: message.data for message in messages}, set[tuple[str, str]]()
 
     def note(message: Stored) -> None:
         ids = missing[message.subject]
         id_ = next((id_ for id_ in ids if is_message_id(message.id, id_)), None)
         if id_ is not None and (message.past_id is not None or _is_event(stream, message, id_)):
             ids.discard(id_)
-            stored[(message.subject, id_)] = message.position
+            key = (message.subject, id_)
+            stored[key] = message.position
+            if message.data != ours[key]:  # also if it was removed, and only its id and position are left
+                repeated.add(key)
 
     last = dict.fromkeys(missing, 0)
     for newest in await _last_of_each(stream, list(missing)):
@@ -359,7 +379,7 @@ async def _find(stream: Stream, messages: Sequence[Message]) -> tuple[dict[tuple
             for record in page:
                 note(record)
             position = page[-1].position + 1
-    return stored, last
+    return _Found(stored, last, repeated)
 
 
 def _is_event(stream: Stream, message: Stored, id_: str) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,8 +23,11 @@ from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.exporters import OtlpExporter
 from slime_events.core.telemetry.read import read_spans
 from slime_events.core.telemetry.span import Span
-from slime_events.core.telemetry.telemetry import BATCH_SPANS, Telemetry
-from storage.log import Recorded
+from slime_events.core.telemetry.telemetry import BATCH_SPANS, Telemetry, TracedLog
+from storage.jetstream.log import JetStreamLog
+from storage.log import Recorded, append_all
+from storage.nats.server import NatsServer
+from storage.open_log import NATS_FOLDER
 from tests import made
 from tests.cli import small_run
 
@@ -109,6 +115,30 @@ def test_the_file_equals_that_of_live_processes(tmp_path: Path) -> None:
     assert run_command(["trace", "export", url, "--out", str(tmp_path / "past" / "all.jsonl")]) == 0
     assert read_spans(tmp_path / "past") == read_spans(tmp_path / "live")
     assert read_spans(tmp_path / "past").spans
+
+
+async def test_a_run_that_was_killed_has_the_spans_of_what_it_stored(tmp_path: Path) -> None:
+    """Its log has no end, its server was killed too, and the files of its processes end within a line."""
+    folder = tmp_path / "runs" / small_run.RUN
+    server = await NatsServer.start(folder / NATS_FOLDER)
+    log = await JetStreamLog.open(server.url, small_run.RUN)
+    live = TracedLog(log, telemetry := Telemetry.start("role", small_run.RUN, None, folder / "traces" / "a.jsonl", 1.0))
+    await append_all(live, small_run.appends(list(small_run.events())))
+    await log.close()
+    os.kill(server.pid, signal.SIGKILL)
+    assert await asyncio.to_thread(telemetry.shutdown, 60)
+    written = (folder / "traces" / "a.jsonl").read_bytes()
+    (folder / "traces" / "a.jsonl").write_bytes(written[: len(written) * 2 // 3])
+    (folder / "settings.toml").write_text(f'[run]\nrun = "{small_run.RUN}"\n')
+    (tmp_path / "past").mkdir()
+    words = ["trace", "export", str(folder), "--out", str(tmp_path / "past" / "all.jsonl")]
+    assert await asyncio.to_thread(run_command, words) == 0
+    past, left = read_spans(tmp_path / "past").spans, read_spans(folder / "traces").spans
+    assert sorted(ids(past)) == sorted(ids(expected()))
+    by_context = {span.context: span for span in past}
+    assert left
+    assert len(left) < len(past)
+    assert all(by_context[span.context] == span for span in left)
 
 
 @pytest.fixture

@@ -154,8 +154,15 @@ class TracedLog:
             self.refused_batches = log.refused_batches
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
-        """Append events to the log, and record their spans if that succeeds."""
+        """Append events to the log, and record their spans if that succeeds.
+
+        An event that another append has stored before has its span from there.
+        """
         positions = await self._log.append(appends)
         # Let the next append go first: spans are recorded while the log stores it.
-        asyncio.get_running_loop().call_soon(self._telemetry.record, [append.envelope for append in appends])
+        asyncio.get_running_loop().call_soon(self._record, appends)
         return positions
+
+    def _record(self, appends: Sequence[Append]) -> None:
+        kept = {append.envelope.id: append.envelope for append in appends if not append.is_repeated}
+        self._telemetry.record(kept.values())

@@ -193,7 +193,9 @@ async def test_a_lost_ack_is_no_second_event(stream: JetStreamLog, monkeypatch: 
     assert await stream.append([reward(stream, "b"), chunk(stream, "c", 0)]) == [2, 3]
     fence = Fence(about(stream.run, "rollout", "c"), 3)
     assert await stream.append([chunk(stream, "c", 4, fence), reward(stream, "d")]) == [4, 5]
-    assert await stream.append([chunk(stream, "c", 8, Fence(fence.subject, 4))]) == [6]
+    last = chunk(stream, "c", 8, Fence(fence.subject, 4))
+    assert await stream.append([last]) == [6]
+    assert not last.is_repeated, "its own bytes are stored, so its span is its own"
     assert len(lost) == 4
     assert await stream.position() == 6
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
+import pytest
+
 from schemas.subjects import about, of_type
+from slime_events.core.telemetry.event_spans import span_of
+from slime_events.core.telemetry.span_lines import span_lines
+from slime_events.core.telemetry.telemetry import Telemetry, TracedLog
 from storage.log import EventLog, Fence, once
-from tests.storage.log.appends import chunk, reward
+from tests.storage.log.appends import chunk, everything, reward
 
 
 async def test_the_same_event_is_stored_once(log: EventLog) -> None:
@@ -47,3 +55,29 @@ async def test_what_has_the_fence_of_its_neighbour_is_stored_once(log: EventLog)
     assert await log.append([*both, *other]) == [1, 2, 3]
     assert await log.append([reward(log, "a", fence=Fence(rollout, 1))]) == [2]
     assert await log.position() == 3
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+async def test_an_append_knows_whether_another_one_stored_its_event(log: EventLog, fenced: bool) -> None:
+    """An engine and a grader may both grade a sample. The log keeps the first grading."""
+    fence = Fence(reward(log, "g-s0").envelope.subject, 0) if fenced else None
+    first, again = reward(log, "g-s0", 1.0, fence), reward(log, "g-s0", 0.5, fence)
+    assert await log.append([first]) == await log.append([again])
+    assert (first.is_repeated, again.is_repeated) == (False, True)
+    other, twice = reward(log, "g-s1"), reward(log, "g-s1", 0.5)
+    mixed = [reward(log, "g-s0", 0.25), other, twice]
+    await log.append(mixed)
+    assert [append.is_repeated for append in mixed] == [True, False, True]
+
+
+async def test_live_traces_have_one_span_for_each_event_that_the_log_keeps(log: EventLog, tmp_path: Path) -> None:
+    telemetry = Telemetry.start("engine", log.run, None, tmp_path / "spans.jsonl", 1.0)
+    traced = TracedLog(log, telemetry)
+    for batch in (["a", "b"], ["b", "c"], ["c"], ["d", "d"]):
+        await traced.append([reward(log, sample, value) for value, sample in enumerate(batch)])
+    await asyncio.sleep(0)
+    assert telemetry.shutdown(60)
+    kept = [span_lines([span]) for recorded in await everything(log) if (span := span_of(recorded.envelope))]
+    written = (tmp_path / "spans.jsonl").read_bytes().splitlines(keepends=True)[1:-1]
+    assert sorted(written) == sorted(kept)
+    assert len(kept) == 4
