@@ -17,7 +17,7 @@ from schemas.errors import ConfigError, MissingPart, UnknownFlag
 from schemas.redaction import is_secret_setting
 from serve_apps.engines.plugin import SWITCH
 from serve_apps.engines.shared_memory import SHARE
-from slime_events.core.config.engine import EngineSettings
+from slime_events.core.config.engine import EngineSettings, message_tokens
 from slime_events.core.machine.cuda_toolkit import find_toolkit
 from slime_events.core.machine.gpus import look, this_machine
 from slime_events.core.planning.engine_memory import SHARED_MEMORY
@@ -26,8 +26,6 @@ from slime_events.core.run.process_environment import LOOPBACK_ONLY
 Device = Literal["cpu", "cuda"]
 
 SHIMS = Path(__file__).parent / "cpu_shims"
-STREAM_INTERVAL = 16
-"""Tokens of a sample per message from the scheduler. The caller combines them into chunks for the log."""
 CPU_CACHE_BYTES = 1 << 30
 """Maximum key-value cache of one CPU engine."""
 CPU_RUNNING = 128
@@ -60,7 +58,7 @@ def engine_launch(settings: EngineSettings, version: int = 0, name: str = "") ->
         "device": device,
         "weight_version": str(version),
         "incremental_streaming_output": True,
-        "stream_interval": max(1, min(STREAM_INTERVAL, settings.chunk)),
+        "stream_interval": message_tokens(settings.chunk),
         "enable_deterministic_inference": deterministic,
         "random_seed": 0,
         "log_level": "warning",

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from schemas.codec import encode
 from schemas.errors import InvalidValue
+from slime_events.analysis.what_if.chunks import ChunkTimes
 from slime_events.analysis.what_if.figures import figures_of
 from slime_events.analysis.what_if.measurements import Measurements, measure
 from slime_events.analysis.what_if.policy import Policy
@@ -68,7 +69,7 @@ def test_a_run_under_its_own_settings_has_its_own_figures(seed: int) -> None:
 
 
 def test_the_models_of_a_run_are_found() -> None:
-    measured = measure(played(world()).run, SETTINGS)
+    measured = measure(played(world()).run, SETTINGS, ChunkTimes(64))
     assert measured.engines.per_token == pytest.approx(0.01, rel=0.1)
     assert measured.engines.per_running == pytest.approx(0.0004, rel=0.3)
     assert measured.engines.error < 0.02
@@ -133,7 +134,7 @@ def test_what_the_run_has_not_shown_is_said() -> None:
         {"accept_order": ["random"]},
         {"over_sampling_batch_size": [3]},
         {"update_weights_interval": [3]},
-        {"chunk_tokens": [128]},
+        {"chunk_tokens": [32]},
         {"max_staleness": list(range(9)), "rollout_batch_size": list(range(1, 9))},
     ],
 )

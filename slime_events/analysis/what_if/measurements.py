@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from schemas.doc import doc
 from schemas.errors import InvalidValue
 from slime_events.analysis.what_if.answers import Answers, Pools, recorded_answers
+from slime_events.analysis.what_if.chunks import ChunkTimes
 from slime_events.analysis.what_if.delays import Delays, measure_delays
-from slime_events.analysis.what_if.engine_speed import EngineSpeed, fit_engines
+from slime_events.analysis.what_if.engine_fit import fit_engines
+from slime_events.analysis.what_if.engine_speed import EngineSpeed
 from slime_events.analysis.what_if.figures import measured_steps
 from slime_events.analysis.what_if.grader_speed import GraderSpeed, gradings_of
 from slime_events.analysis.what_if.timed_rollouts import NANO, timed_rollouts
@@ -33,18 +35,28 @@ class Measurements:
     graders: GraderSpeed
     training: Annotated[Pools, doc("answered training groups by version")]
     evaluations: Annotated[dict[str, Pools], doc("answered evaluation groups by data set and version")]
+    by_chunk: Annotated[
+        tuple[EngineSpeed, ...], doc("the engines with the least and the most time of a chunk that the run allows")
+    ] = ()
 
     def graders_of(self, processes: int) -> int:
         """Return the most gradings at once of this number of processes."""
         return self.graders.with_processes(processes)
+
+    def with_engines(self, speed: EngineSpeed) -> Measurements:
+        """Return the same with engines of another speed."""
+        return replace(self, engines=speed)
 
     def answers(self, seed: int) -> Answers:
         """Return the answers for one simulated run."""
         return Answers(self.training, self.evaluations, seed)
 
 
-def measure(run: Run, settings: TrainSettings) -> Measurements:
-    """Measure a run. Raises InvalidValue if it has too little, or was made in a way that is not simulated."""
+def measure(run: Run, settings: TrainSettings, chunks: ChunkTimes) -> Measurements:
+    """Measure a run with these chunks.
+
+    Raises InvalidValue if it has too little, or was made in a way that is not simulated.
+    """
     _check(settings)
     committed = sorted(step.step for step in run.steps.values() if step.committed is not None)
     if len(committed) < FEWEST_STEPS or len(measured_steps(run)) < FEWEST_STEPS - 1:
@@ -66,10 +78,11 @@ def measure(run: Run, settings: TrainSettings) -> Measurements:
             "have rewards"
         )
     graders = GraderSpeed.of(gradings_of(run), settings.reward.rm_workers)
+    fitted = fit_engines(rollouts, chunks, pauses, trained)
     return Measurements(
         settings=settings,
         steps=len(committed),
-        engines=fit_engines(rollouts, pauses, trained, settings.engine.chunk),
+        engines=fitted.best,
         trainer=fit_trainer(
             run, [(rollout.begin, rollout.end) for rollout in rollouts], skips=settings.trainer.skip_zero_advantage
         ),
@@ -77,6 +90,7 @@ def measure(run: Run, settings: TrainSettings) -> Measurements:
         graders=graders,
         training=training,
         evaluations=evaluations,
+        by_chunk=(fitted.least, fitted.most),
     )
 
 

@@ -20,6 +20,10 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
     changed: Annotated[dict[str, Value], doc("settings that differ from the run's, by flag without dashes")]
     figures: Annotated[Figures, doc("figures of the simulated run")]
+    step_seconds_range: Annotated[
+        tuple[float, float] | None,
+        doc("least and most step time [s], by what the run does not tell about the time of a chunk; None: not used"),
+    ] = None
     beyond: Annotated[tuple[str, ...], doc("what the run has not shown, but this prediction depends on")]
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from slime_events.analysis.what_if.engine_speed import LEAST_OVERLAP
+from slime_events.analysis.what_if.chunks import ChunkSize
+from slime_events.analysis.what_if.engine_fit import LEAST_OVERLAP
 from slime_events.analysis.what_if.figures import Figures
 from slime_events.analysis.what_if.measurements import Measurements
 from slime_events.analysis.what_if.policy import Policy
 from slime_events.analysis.what_if.virtual_run import Simulated
+from slime_events.core.config.engine import MESSAGE_TOKENS
 
 MORE = 1.1
 """Beyond this factor of what was seen, a model is extrapolated."""
@@ -16,9 +18,26 @@ UNLIKE = 0.1
 """Relative error of the step time under the run's own settings from which the models do not fit."""
 
 
-def unknowns(measured: Measurements, seen: Figures, own: Figures, unfinished: int) -> list[str]:
-    """Return what no prediction from this run can know. unfinished: groups that had not ended."""
-    return list(_unknowns(measured, seen, own, unfinished))
+def unknowns(
+    measured: Measurements, seen: Figures, own: Figures, unfinished: int, chosen: Sequence[Policy]
+) -> list[str]:
+    """Return what no prediction of these policies can know. unfinished: groups that had not ended."""
+    chunk = measured.settings.engine.chunk
+    of_chunks = _of_chunks(measured, chunk) if any(policy.chunk_tokens != chunk for policy in chosen) else ()
+    return [*_unknowns(measured, seen, own, unfinished), *of_chunks]
+
+
+def _of_chunks(measured: Measurements, chunk: int) -> Iterator[str]:
+    engines = measured.engines
+    if not engines.chunks:
+        yield f"The run appended no chunk of {chunk:,} tokens or more, so larger chunks change nothing."
+        return
+    least, most = 1000 * engines.least_per_chunk, 1000 * engines.most_per_chunk
+    shown = "" if least else "The run does not show that a chunk takes time. "
+    yield (
+        f"{shown}The times of its rollouts allow {least:.3g} to {most:.3g} ms for each chunk, which gives the range of "
+        "step times behind a prediction of other chunks."
+    )
 
 
 def _unknowns(measured: Measurements, seen: Figures, own: Figures, unfinished: int) -> Iterator[str]:
@@ -75,8 +94,26 @@ def beyond(simulated: Simulated, measured: Measurements, policy: Policy, base: P
         sentences.append(f"{policy.rollout_num_engines} engines; {base.rollout_num_engines} were seen")
     if policy.rm_workers != base.rm_workers and measured.graders.busiest:
         sentences.append(f"{policy.rm_workers} grader processes; {base.rm_workers} were seen")
-    if policy.chunk_tokens < base.chunk_tokens:
-        sentences.append(f"chunks of {policy.chunk_tokens:,} tokens; {base.chunk_tokens:,} were seen")
+    sentences += _beyond_chunks(simulated, measured, policy.chunk_tokens, base.chunk_tokens)
     if simulated.repeated > UNLIKE:
         sentences.append(f"{simulated.repeated:.0%} of the groups get answers of another group, drawn at random")
     return tuple(sentences)
+
+
+def _beyond_chunks(simulated: Simulated, measured: Measurements, chunk: int, seen: int) -> Iterator[str]:
+    """Yield what the run has not shown of chunks of this many tokens. seen: tokens of the run's chunks."""
+    if chunk == seen or not measured.engines.chunks:
+        return
+    yield f"chunks of {chunk:,} tokens; {seen:,} were seen"
+    if min(chunk, seen) < MESSAGE_TOKENS < max(chunk, seen):
+        yield (
+            f"an engine's messages have as many tokens as a chunk, but at most {MESSAGE_TOKENS}, and the time of a "
+            "chunk has that of its messages"
+        )
+    size = ChunkSize(chunk, measured.settings.engine.chunk_seconds)
+    token = measured.engines.seconds_per_token(simulated.most_running, training=False)
+    if size.by_time(token):
+        yield (
+            f"{chunk:,} tokens take longer than --chunk-seconds {size.seconds:g} if {simulated.most_running:,} "
+            "rollouts run, so chunks are appended earlier"
+        )

@@ -13,6 +13,7 @@ from schemas.doc import doc
 from schemas.rollouts import RolloutRequested, WeightSpan
 from schemas.weights import WeightsActivated
 from slime_events.analysis.what_if.answers import Answer
+from slime_events.analysis.what_if.chunks import ChunkSize
 from slime_events.analysis.what_if.clock import Clock
 from slime_events.analysis.what_if.delays import Delays
 from slime_events.analysis.what_if.engine_speed import EngineSpeed
@@ -31,6 +32,7 @@ class Work:
     engine: str = ""
     begin: Annotated[float, doc("begin of the generation [s]")] = 0.0
     target: Annotated[float, doc("count of the engine's tokens at which it ends")] = 0.0
+    chunks: Annotated[float, doc("chunks before its end, per generated token")] = 0.0
     marks: Annotated[list[tuple[int, int]], doc("first token and version of each span")] = field(default_factory=list)
 
     @property
@@ -50,7 +52,7 @@ class VirtualEngine:
         clock: Clock,
         speed: EngineSpeed,
         delays: Delays,
-        chunk: int,
+        chunk: ChunkSize,
         on_end: Callable[[Work], None],
         on_activation: Callable[[WeightsActivated], None],
     ) -> None:
@@ -58,7 +60,7 @@ class VirtualEngine:
         self.waiting: list[Work] = []
         self._clock, self._speed, self._delays, self._chunk = clock, speed, delays, chunk
         self._on_end, self._on_activation = on_end, on_activation
-        self._tokens = self._since = self._next_begin = 0.0
+        self._tokens = self._since = self._next_begin = self._chunks_per_token = 0.0
         self._prompts_until = 0.0
         self._loads, self._training, self._epoch = 0, False, 0
         self._decoding: list[tuple[float, int, Work]] = []
@@ -137,6 +139,10 @@ class VirtualEngine:
         work.begin = self._clock.now
         self._prompts_until = max(self._clock.now, self._prompts_until) + self._speed.per_prompt
         work.target = self._tokens + work.answer.generated
+        if generated := work.answer.generated:
+            each = self._speed.seconds_per_token(self.running, training=self._training)
+            work.chunks = self._chunk.count(generated, each) / generated
+        self._chunks_per_token += work.chunks
         self._mark(work, 0)
         heapq.heappush(self._decoding, (work.target, next(self._numbers), work))
         self._plan()
@@ -145,7 +151,7 @@ class VirtualEngine:
         """Count the tokens up to now. While the engine computes prompts, it generates none."""
         since, self._since = max(self._since, min(self._prompts_until, self._clock.now)), self._clock.now
         if self._decoding and not self._loads:
-            each = self._speed.seconds_per_token(self.running, training=self._training)
+            each = self._each()
             passed = self._clock.now - since
             self._tokens += passed / each if each > 0 else self._decoding[0][0] - self._tokens
 
@@ -153,7 +159,7 @@ class VirtualEngine:
         """Wake up when the next rollout ends, unless anything changes before."""
         self._epoch += 1
         if self._decoding and not self._loads:
-            each = self._speed.seconds_per_token(self.running, training=self._training)
+            each = self._each()
             prompts = max(0.0, self._prompts_until - self._clock.now)
             left = (self._decoding[0][0] - self._tokens) * each
             self._clock.after(prompts + left, partial(self._wake, self._epoch))
@@ -165,9 +171,14 @@ class VirtualEngine:
         self._tokens = max(self._tokens, self._decoding[0][0])  # rounding must not lose the end
         while self._decoding and self._decoding[0][0] <= self._tokens + TINY:
             _, _, work = heapq.heappop(self._decoding)
-            alone = self._speed.seconds_alone(work.answer.generated, self._chunk)
-            self._clock.after(work.answer.tools + alone, partial(self._end, work))
+            self._chunks_per_token -= work.chunks
+            self._clock.after(work.answer.tools + self._speed.per_rollout, partial(self._end, work))
         self._plan()
+
+    def _each(self) -> float:
+        """Return the time of a token of each rollout now [s]. Chunks take their time evenly over their rollout."""
+        each = self._speed.seconds_per_token(self.running, training=self._training)
+        return each + self._speed.per_chunk * max(0.0, self._chunks_per_token)
 
     def _end(self, work: Work) -> None:
         self._advance()

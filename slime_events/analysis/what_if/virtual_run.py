@@ -22,6 +22,7 @@ from schemas.runs import RunStarted
 from schemas.weights import WeightsActivated, WeightsPublished
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.what_if.answers import AnsweredGroup
+from slime_events.analysis.what_if.chunks import ChunkSize
 from slime_events.analysis.what_if.clock import Clock
 from slime_events.analysis.what_if.measurements import Measurements
 from slime_events.analysis.what_if.policy import Policy
@@ -67,13 +68,14 @@ class VirtualRun:
         delays, clock = measured.delays, self._clock
         self._graders = VirtualGraders(clock, max(1, measured.graders_of(policy.rm_workers)), delays.to_grade)
         self._trainer = VirtualTrainer(clock, self._plan, measured.trainer, delays, self._commit, self._train)
+        chunk = ChunkSize(policy.chunk_tokens, measured.settings.engine.chunk_seconds)
         self._engines = [
             VirtualEngine(
                 f"engine-{index}",
                 clock,
                 measured.engines,
                 delays,
-                policy.chunk_tokens,
+                chunk,
                 self._complete,
                 self._activate,
             )

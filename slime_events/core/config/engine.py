@@ -10,6 +10,13 @@ from slime_events.core.config.rules import Later
 Device = Literal["auto", "cpu", "cuda"]
 CHUNK_TOKENS: dict[Device, int] = {"auto": 64, "cpu": 64, "cuda": 512}
 """Default of `chunk_tokens`: 512 samples at 60 tokens a second make 480 appends of 64 tokens a second, each 74 us."""
+MESSAGE_TOKENS = 16
+"""Tokens of a sample per message from an engine's scheduler, at most. The worker joins messages into chunks."""
+
+
+def message_tokens(chunk: int) -> int:
+    """Return the tokens of a sample per message from an engine's scheduler, for chunks of this many tokens."""
+    return max(1, min(MESSAGE_TOKENS, chunk))
 
 
 class EngineSettings(Settings, frozen=True, kw_only=True):

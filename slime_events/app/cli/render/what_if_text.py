@@ -22,7 +22,9 @@ HEAD = (
 def what_if_text(view: WhatIf) -> str:
     """Return the figures as a table, the models, and what they do not know."""
     rows = [_row("seen", view.seen), _row("its own settings, predicted", view.own)]
-    rows += [_row(_name(prediction), prediction.figures) for prediction in view.predictions]
+    rows += [
+        _row(_name(prediction), prediction.figures, prediction.step_seconds_range) for prediction in view.predictions
+    ]
     return paragraphs(
         _head(view),
         table(HEAD, rows),
@@ -46,10 +48,12 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _row(name: str, figures: Figures) -> tuple[object, ...]:
+def _row(name: str, figures: Figures, between: tuple[float, float] | None = None) -> tuple[object, ...]:
+    """Return a row. between: least and most step time [s]."""
+    step = f"{figures.step_seconds:.3f} s"
     return (
         name,
-        f"{figures.step_seconds:.3f} s",
+        step if between is None else f"{step} ({between[0]:.3f} to {between[1]:.3f})",
         _share(figures.engines_idle),
         _share(figures.graders_idle),
         _share(figures.trainer_idle),
@@ -70,6 +74,11 @@ def _models(view: WhatIf) -> str:
     per_token = f"{_ms(engines.per_token)} + {_ms(engines.per_running)} for each running rollout"
     if engines.per_training:
         per_token += f" + {_ms(engines.per_training)} while the trainer trains"
+    if engines.chunks:
+        per_token += (
+            f"; each chunk delays it by {_ms(engines.per_chunk)} "
+            f"({_ms_value(engines.least_per_chunk):.3g} to {_ms(engines.most_per_chunk)})"
+        )
     fixed = f"{_ms(engines.per_prompt)} for its prompt" + (
         f", {_ms(engines.per_rollout)} fixed" if engines.per_rollout else ""
     )
