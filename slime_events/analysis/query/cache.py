@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from schemas.codec import decode_whole
 from slime_events.analysis.query.event_tables import EventTable
+from slime_events.analysis.query.making_beside import making_beside, next_of
 from slime_events.analysis.query.row import StoredRow
 from slime_events.analysis.query.row_builder import BLOCK, RowBuilder
 from slime_events.core.tokens.trajectory import Fetch
@@ -82,21 +83,33 @@ class TableCache:
         """Return the files of each event table over the whole archive, in order. Missing files are made. Raises the
         errors of `reader`.
         """
-        files: dict[str, list[Path]] = {table.name: [] for table in tables}
-        changed = False
-        for bundle in bundles(reader.segments):
-            folder = self.folder / digest_of(bundle)
-            paths = {table.name: folder / f"{table.name}-{table.fingerprint()}.parquet" for table in tables}
-            missing = [table for table in tables if not _whole(paths[table.name])]
-            if missing:
-                _make(reader, bundle, {table: paths[table.name] for table in missing}, fetch)
-                changed = True
-            os.utime(folder)
-            for name, path in paths.items():
-                files[name].append(path)
+        every = list(bundles(reader.segments))
+        left = deque(bundle for bundle in every if self._missing(bundle, tables))
+        changed = bool(left)
+        with making_beside(reader, self.folder, tables, left):
+            while bundle := next_of(left):
+                self.make(reader, bundle, tables, fetch)
+        for bundle in every:
+            self.make(reader, bundle, tables, fetch)  # what the other process was to make, if it failed
+            os.utime(self.folder / digest_of(bundle))
+        files = [self._paths(bundle, tables) for bundle in every]
         if changed:
-            self._prune(keep={path.parent for paths in files.values() for path in paths})
-        return files
+            self._prune(keep={path.parent for paths in files for path in paths.values()})
+        return {table.name: [paths[table] for paths in files] for table in tables}
+
+    def make(
+        self, reader: ArchiveReader, bundle: list[SegmentManifest], tables: Sequence[EventTable], fetch: Fetch
+    ) -> None:
+        """Make the files of a bundle that are missing. Raises the errors of `reader` and `fetch`."""
+        if missing := self._missing(bundle, tables):
+            _make(reader, bundle, missing, fetch)
+
+    def _paths(self, bundle: list[SegmentManifest], tables: Sequence[EventTable]) -> dict[EventTable, Path]:
+        folder = self.folder / digest_of(bundle)
+        return {table: folder / f"{table.name}-{table.fingerprint()}.parquet" for table in tables}
+
+    def _missing(self, bundle: list[SegmentManifest], tables: Sequence[EventTable]) -> dict[EventTable, Path]:
+        return {table: path for table, path in self._paths(bundle, tables).items() if not _whole(path)}
 
     def _prune(self, keep: set[Path]) -> None:
         """Delete the least recently used bundles. Other processes may do the same: missing files are ignored."""
