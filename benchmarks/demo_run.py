@@ -69,13 +69,13 @@ def smollm2_run(steps: int) -> DemoRun:
 def _run(model: str, steps: int, staleness: int) -> DemoRun:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with _process(model, folder, steps, staleness) as process, Watch(process.pid) as watch:
+        with demo_process(model, folder, steps, staleness) as process, Watch(process.pid) as watch:
             code = process.wait(DEADLINE_S)
         if code != 0:
             output = (folder / "output").read_text(errors="replace")[-1500:]
             raise TrainerError(f"the demo run of the benchmark ended with exit code {code}: {output}")
         run = folder / "runs" / RUN
-        events, replay = asyncio.run(_read(run))
+        events, replay = asyncio.run(read_events(run))
         times = step_times(events)
         commits = [recorded.envelope.at for recorded in events if recorded.envelope.type == "step.committed"]
         cpu = watch.cpu_between(commits[0], commits[-1])
@@ -99,7 +99,7 @@ def _keep(archive: Path, name: str) -> Path:
 
 
 @contextmanager
-def _process(model: str, folder: Path, steps: int, staleness: int) -> Iterator[subprocess.Popen[bytes]]:
+def demo_process(model: str, folder: Path, steps: int, staleness: int) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "benchmarks.demo_run", model, str(folder), str(steps), str(staleness)]
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
@@ -114,7 +114,7 @@ def _process(model: str, folder: Path, steps: int, staleness: int) -> Iterator[s
             process.wait()
 
 
-async def _read(run: Path) -> tuple[list[Recorded], float]:
+async def read_events(run: Path) -> tuple[list[Recorded], float]:
     """Return all events, and the events per second of a verified fold."""
     async with open_run_log(run) as log:
         events = [recorded async for recorded in log.read()]

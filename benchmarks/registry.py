@@ -47,6 +47,7 @@ NAMES = (
     "long_run",
     "query",
     "console",
+    "live_view",
     "rescore",
     "trl",
 )
