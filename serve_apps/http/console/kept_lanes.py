@@ -11,8 +11,8 @@ from slime_events.analysis.lanes.lanes import SQL, Lanes
 from slime_events.analysis.query import RunTables
 from slime_events.core.run.run_reader import OpenedRun
 
-REST = 3.0
-"""Pause between two makings, as a multiple of the last one: at most a quarter of the time."""
+REST = 9.0
+"""Pause between two makings, as a multiple of the last one: at most a tenth of the time."""
 
 
 class PlacedLanes(NamedTuple):

@@ -8,6 +8,7 @@ from collections import OrderedDict
 import msgspec
 
 from serve_apps.http.console.run_source import RunSource
+from slime_events.analysis.timetravel.newest_moment import NewestMoment
 from slime_events.analysis.timetravel.read_moment import (
     LOOKAHEAD,
     MomentInLog,
@@ -42,13 +43,13 @@ class Moments:
     def __init__(self, opened: OpenedRun) -> None:
         self._opened, self._lock = opened, asyncio.Lock()
         self._timeline: Timeline | None = None
+        self._newest = NewestMoment(opened)
         self._kept: OrderedDict[int, MomentInLog] = OrderedDict()
 
     async def newest(self, read_status: ReadStatus) -> MomentInLog:
         """Read the run at the end of its log. Raises as `at`."""
         async with self._lock:
-            timeline = await self._grown()
-            return await self._read(timeline, str(timeline.end), read_status)
+            return await self._newest.read(read_status)
 
     async def at(self, text: str, read_status: ReadStatus) -> MomentInLog:
         """Read the run at a position, in any form of `LogPosition`.

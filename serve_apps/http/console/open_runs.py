@@ -30,8 +30,10 @@ STORED = ("trained", "rewards", "samples", "groups", "steps")
 """Tables that are computed once per position of the log."""
 IDLE_S = 60.0
 """Seconds without a request after which a run is closed, and with it a server that was started to read its log."""
-REST = 3.0
-"""Pause between two computations of the tables, as a multiple of the last one: at most a quarter of the time."""
+REST = 9.0
+"""Pause between two computations of the tables, as a multiple of the last one: at most a tenth of the time, since the
+run may need the processors.
+"""
 STILL_S = 20.0
 """Seconds between two looks for alarms in a run that is on, while its log does not grow: a wait gets longer."""
 QUERY_S = 10.0
@@ -143,7 +145,7 @@ class OpenRun:
 
     async def inspected(self, *, is_on: bool) -> Inspected:
         """Return the alarms. They are looked for again if the log has grown, and while the run is on every STILL_S
-        seconds, but at most a quarter of the time.
+        seconds, but at most a tenth of the time.
         """
         async with self._inspecting:
             kept, now = self._inspected, time.monotonic()

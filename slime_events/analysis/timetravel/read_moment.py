@@ -83,14 +83,21 @@ async def _without_launcher(
     opened: OpenedRun, timeline: Timeline, moment: Moment, read_status: ReadStatus
 ) -> RunStatus | None:
     """Return the run's status if its launcher died at this moment: at the end of the log, or before a resumption."""
+    if moment.position == timeline.end:
+        return await status_without_launcher(opened, moment, read_status)
     if moment.state.phase is not RunPhase.RUNNING:
         return None
-    if moment.position == timeline.end:
-        status = await read_status(opened)
-        return None if status is RunStatus.RUNNING else status
     async with contextlib.aclosing(opened.log.read(moment.position + 1)) as read:  # type: ignore[type-var]
         resumed = isinstance((await anext(read)).envelope.event, RunResumed)
     return RunStatus.KILLED if resumed else None
+
+
+async def status_without_launcher(opened: OpenedRun, moment: Moment, read_status: ReadStatus) -> RunStatus | None:
+    """Return the status of a run at the end of its log, if its launcher is gone; None if it runs or has ended."""
+    if moment.state.phase is not RunPhase.RUNNING:
+        return None
+    status = await read_status(opened)
+    return None if status is RunStatus.RUNNING else status
 
 
 async def look_ahead(log: Readable, moment: Moment) -> dict[str, LaterEngine]:
