@@ -59,3 +59,9 @@ def test_every_part_has_its_rung_on_the_import_ladder() -> None:
     rungs = set(re.findall(r"[\w.]+", " ".join(ladder["layers"])))
     rooms = {f"slime_events.{path.name}" for path in (ROOT / "slime_events").glob("[a-z]*/")}
     assert rooms - rungs == set()
+
+
+def test_no_file_has_the_marks_of_a_merge() -> None:
+    pages = (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *SOURCES)
+    marks = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
+    assert [str(path) for path in pages if marks.search(path.read_text(encoding="utf-8"))] == []
