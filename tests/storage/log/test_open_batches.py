@@ -83,12 +83,18 @@ async def test_a_server_that_takes_few_is_named(tmp_path: Path, monkeypatch: pyt
     async with await NatsServer.start(tmp_path) as server:
         log = await JetStreamLog.open(server.url, "r", retry_s=0.2)
         client = await nats.connect(server.url)
-        for number in range(3):  # they stay open until the server gives up on them
-            envelope = reward(log, f"a{number}").envelope
-            await client.publish(envelope.subject, encode(envelope), headers={BATCH_ID: "x", BATCH_SEQUENCE: "1"})
-        await client.flush()
+
+        async def append_beside_another() -> None:
+            """The server may take an append before it has opened the other batch, so there are several."""
+            for number in range(20):
+                envelope = reward(log, f"a{number}").envelope
+                headers = {BATCH_ID: f"x{number}", BATCH_SEQUENCE: "1"}  # stays open until the server gives up on it
+                await client.publish(envelope.subject, encode(envelope), headers=headers)
+                await client.flush()
+                await log.append([reward(log, f"b{number}"), reward(log, f"c{number}")])
+
         with pytest.raises(LogUnavailable, match="max_inflight_per_stream"):
-            await log.append([reward(log, "b1"), reward(log, "b2")])
+            await append_beside_another()
         await client.close()
         await log.close()
 
