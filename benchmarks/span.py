@@ -1,22 +1,27 @@
 """Measure the cost of traces: for the process that appends an event, and as a share of a step's time.
 
-The share counts the CPU time of all that a run does for its traces, in all threads: the trace context of each envelope,
-the hand-over to the exporting thread, and the span and its line in the file, which that thread makes. The events are
-like those of a step of the demo, in number too, and their ids are new, as in a run. The process freezes its objects for
-the garbage collector, as each process of a run does. The share is the median over the steps, by the seconds of a step
-of the demo on a machine without other load: the most that traces add to a step, if it waited for all of it. The demo
-has three such processes on two cores, and their exporting threads work beside the others. With other load, a span costs
-several times as much, as everything does; the step then takes longer, too, which the share does not count.
+The share counts the CPU time of all that a run does for its traces, in all threads. Without an endpoint that is the
+trace context of each envelope. With one, it is also the hand-over to the exporting thread, and the spans and requests
+that this thread makes; the collector, a process of its own that only reads them, does not count.
+
+The events are like those of a step of the demo, in number too, and their ids are new, as in a run. The process freezes
+its objects for the garbage collector, as each process of a run does. The share is the median over the steps, by the
+seconds of a step of the demo on a machine without other load: the most that traces add to a step, if it waited for all
+of it. The demo has three such processes on two cores, and their exporting threads work beside the others. With other
+load, a span costs several times as much, as everything does; the step then takes longer, too, which the share does not
+count.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import statistics
-import tempfile
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.figure import Better, Figure
 from schemas.envelope import Envelope, enclose
@@ -36,44 +41,90 @@ GROUPS, PROMPTS, SAMPLES = 16, 24, 8
 ROLLOUTS = 137
 """Completed and graded rollouts of a step. All together are 318 spans: a demo had 19,058 in 60 steps."""
 PER_APPEND = 8
+COLLECTOR = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+server = HTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
 
 
 def measure(steps: int = 30) -> list[Figure]:
-    """Return the median microseconds per event for its caller, and the share of a step."""
+    """Return the microseconds per event for its caller, and the shares of a step."""
     events = [[enclose(RUN, event, at=10**18, producer="engine-0") for event in _events(step)] for step in range(steps)]
     gc.collect()
     gc.freeze()
     for cached in (trace_id, span_id):  # a run has not seen the ids of its next events
         cached.cache_clear()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            telemetry = Telemetry.start("benchmark", RUN, None, Path(folder) / "spans.jsonl", 1.0)
-            costs = [_cost(step, telemetry) for step in events]
-            telemetry.shutdown(FLUSH_S)
-    finally:
-        gc.unfreeze()
-    spans, dropped = len(events[0]), telemetry.dropped
-    caller_s, cpu_s = (statistics.median(cost) for cost in zip(*costs, strict=True))
-    note = f"{steps * spans:,} spans, {dropped:,} dropped"
-    share_note = f"{cpu_s / spans * 1e6:.1f} us of CPU a span, {spans} spans in a step of {STEP_S} s; all threads"
+    with _collector() as endpoint:
+        alone, traced = [_costs(events, to) for to in (None, endpoint)]
+    gc.unfreeze()
+    spans = len(events[0])
+    note = f"{spans} spans in a step of {STEP_S} s; all threads"
     return [
-        Figure(name="span, for its caller", value=caller_s / spans * 1e6, unit="us", target=100.0,
-               better=Better.LOWER, note=note),
-        Figure(name="tracing, share of a step", value=cpu_s / STEP_S, unit="share", target=0.01,
-               better=Better.LOWER, note=share_note),
+        Figure(name="span, for its caller", value=traced.caller_s / spans * 1e6, unit="us", target=100.0,
+               better=Better.LOWER, note=f"{steps * spans:,} spans, {traced.dropped:,} dropped"),
+        Figure(name="tracing, share of a step", value=alone.cpu_s / STEP_S, unit="share", target=0.01,
+               better=Better.LOWER, note=f"{alone.cpu_s / spans * 1e6:.1f} us of CPU a span, {note}"),
+        Figure(name="tracing with an endpoint, share of a step", value=traced.cpu_s / STEP_S, unit="share",
+               better=Better.LOWER, note=f"{traced.cpu_s / spans * 1e6:.1f} us of CPU a span, {note}"),
     ]  # fmt: skip
 
 
+class Costs(NamedTuple):
+    """Medians over the steps."""
+
+    caller_s: float
+    cpu_s: float
+    dropped: int
+
+
+def _costs(events: Sequence[Sequence[Envelope]], endpoint: str | None) -> Costs:
+    """Return what the events of each step cost a process whose spans go to the endpoint."""
+    for cached in (trace_id, span_id):  # a run has not seen the ids of its next events
+        cached.cache_clear()
+    telemetry = Telemetry.start("benchmark", RUN, endpoint, 1.0)
+    costs = [_cost(step, telemetry) for step in events]
+    telemetry.shutdown(FLUSH_S)
+    return Costs(*(statistics.median(cost) for cost in zip(*costs, strict=True)), telemetry.dropped)
+
+
+@contextlib.contextmanager
+def _collector() -> Iterator[str]:
+    """Yield the endpoint of a process that reads requests and answers them."""
+    process = subprocess.Popen([sys.executable, "-c", COLLECTOR], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def _cost(events: Sequence[Envelope], telemetry: Telemetry) -> tuple[float, float]:
-    """Return the seconds that a step's events take their caller, and the CPU seconds until their spans are written."""
-    arrived, begun, cpu = telemetry.exported + len(events), time.perf_counter(), time.process_time()
+    """Return the seconds that a step's events take their caller, and the CPU seconds until their spans have arrived."""
+    recorded, begun, cpu = 0, time.perf_counter(), time.process_time()
+    before = telemetry.exported
     for at in range(0, len(events), PER_APPEND):
         append = events[at : at + PER_APPEND]
         for envelope in append:
             traceparent_of(RUN, envelope.event)
-        telemetry.record(append)
+        recorded += telemetry.record(append)
     caller_s = time.perf_counter() - begun
-    while telemetry.exported < arrived and time.perf_counter() < begun + FLUSH_S:
+    while telemetry.exported < before + recorded and time.perf_counter() < begun + FLUSH_S:
         time.sleep(0.25)
     return caller_s, time.process_time() - cpu
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +15,12 @@ from serve_apps.http.gateway.refusals import Refused
 from serve_apps.rollouts.agents import run_log, sessions
 from serve_apps.rollouts.agents.setup import AgentSetup
 from slime_events.core.telemetry.event_spans import span_of
-from slime_events.core.telemetry.read import read_spans
 from slime_events.core.telemetry.telemetry import Tracing
 from storage.log import EventLog, Fence
 from storage.memory_log import MemoryLog
 from tests import made
 from tests.agents.stage import RULES, setup
+from tests.telemetry.collector import collecting
 
 
 class Kept:
@@ -93,30 +92,29 @@ async def test_one_engine_is_told_early(kept_by_kind: dict[str, list[Kept]], eng
     }
 
 
-async def test_sessions_are_traced(tmp_path: Path) -> None:
+async def test_sessions_are_traced() -> None:
     """The gateway has a log of its own; the spans of its events are those that the log gives afterwards."""
     run = Run()
     assert run.log is not None
-    tracing = Tracing(None, tmp_path / "sessions-1.jsonl", 1.0)
 
     async def traced_setup(_: EventLog) -> AgentSetup:
-        return replace(setup(RULES), tracing=tracing)
+        return replace(setup(RULES), tracing=Tracing(collector.endpoint, 1.0))
 
-    async with AgentDesk(run.events, traced_setup) as desk:
-        run_log = (await desk.sessions())._run_log
-        turn = made.turn("g-s0", seconds=0.5)
-        seal = SessionSealed(sample="g-s0", attempt=0, reason=SealReason.EXIT, gateway="w")
-        recorded = await run_log.append([turn, seal], Fence(everything_about("sim", "g-s0"), 0))
-    assert list(read_spans(tmp_path).spans) == sorted(
-        filter(None, (span_of(record.envelope) for record in recorded)), key=lambda span: span.start_ns
-    )
+    with collecting() as collector:
+        async with AgentDesk(run.events, traced_setup) as desk:
+            run_log = (await desk.sessions())._run_log
+            turn = made.turn("g-s0", seconds=0.5)
+            seal = SessionSealed(sample="g-s0", attempt=0, reason=SealReason.EXIT, gateway="w")
+            recorded = await run_log.append([turn, seal], Fence(everything_about("sim", "g-s0"), 0))
+    spans = filter(None, (span_of(record.envelope) for record in recorded))
+    assert sorted(collector.ids) == sorted(tuple(span.context) for span in spans)
 
 
 async def test_a_collector_that_cannot_be_used_refuses_no_session() -> None:
     run = Run()
 
     async def traced_setup(_: EventLog) -> AgentSetup:
-        return replace(setup(RULES), tracing=Tracing("http://${NOT_SET_ANYWHERE}:4318", None, 1.0))
+        return replace(setup(RULES), tracing=Tracing("http://${NOT_SET_ANYWHERE}:4318", 1.0))
 
     async with AgentDesk(run.events, traced_setup) as desk:
         await desk.sessions()

@@ -174,9 +174,9 @@ async def test_agents_are_set_up_as_the_run_s_log_says(
     started = made.started(settings)
     await Participant(log, "launcher").append([started])
     assert await desks[0](log) == "made"
-    ((run_settings, where, run_folder),) = calls
+    ((run_settings, where),) = calls
     assert run_settings.run.run == "sim"
-    assert (where, run_folder) == (url if blobs else str(folder.blobs), folder.path)
+    assert where == (url if blobs else str(folder.blobs))
 
 
 def test_a_server_has_room_and_deadlines_as_it_is_told() -> None:

@@ -19,8 +19,9 @@ from schemas.runs import FinishReason, RunFinished
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from slime_events.app.cli.main import main
-from slime_events.core.telemetry.read import SpanTree, read_spans, trace_of
+from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.span import trace_id
+from slime_events.core.telemetry.span_tree import SpanTree, trace_of
 from slime_events.model.verify import verify
 from storage.archive.reader import ArchiveReader
 from storage.digests import tensor_digests, weights_digest
@@ -145,9 +146,8 @@ def test_prompts_from_outside_are_trained_on(finished: Finished) -> None:
 
 def test_one_prompts_trace_leads_from_submit_to_activate(finished: Finished) -> None:
     group = next(g for b in of(finished.events, BatchSealed) for g in b.groups if g in finished.reply["groups"])
-    files = read_spans(finished.folder / "traces")
-    assert files.dropped == 0
-    (submit,) = trace_of(files.spans, trace_id("whole", group))
+    spans = [span for recorded in finished.events if (span := span_of(recorded.envelope)) is not None]
+    (submit,) = trace_of(spans, trace_id("whole", group))
     assert (submit.span.name, submit.span.attributes["rl.source.path"]) == ("submit", "inbox")
     generated = _children(submit, "generate")
     assert len(generated) == SAMPLES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from opentelemetry.trace import StatusCode
 
 from schemas.codec import decode, encode
 from schemas.envelope import Envelope, enclose
-from schemas.errors import DataError
 from schemas.event import Event
 from schemas.groups import RejectionCause
 from schemas.ids import sample_id, turn_group_id
@@ -25,9 +23,7 @@ from schemas.sessions import SealReason, SessionSealed
 from schemas.turns import AgentTurn, ToolCall, TurnRole
 from slime_events.core.telemetry.event_spans import span_of, traceparent_of
 from slime_events.core.telemetry.exporters import SpanConverter
-from slime_events.core.telemetry.read import SpanTree, read_spans, render, trace_of
 from slime_events.core.telemetry.span import (
-    RENAMED,
     Span,
     SpanContext,
     parse_traceparent,
@@ -35,10 +31,11 @@ from slime_events.core.telemetry.span import (
     trace_id,
 )
 from slime_events.core.telemetry.span_place import ENDING, is_kept
-from slime_events.core.telemetry.telemetry import Telemetry, span_file
+from slime_events.core.telemetry.span_tree import SpanTree, render, trace_of
 from tests import made
 from tests.golden.log_file import FOLDER, read_records
 from tests.telemetry.otlp_json import to_otlp_json
+from tests.telemetry.span_files import read_spans, to_file
 
 RUN = "demo"
 EARLIER = "6aaf59f36d725a3172f68ff284223fe846d7ac50551663b4430559cf7f1980f6"
@@ -254,7 +251,7 @@ def test_sampling_keeps_whole_group_traces_every_version_and_failures(share: flo
 def test_what_was_written_live_is_what_the_log_gives(tmp_path: Path) -> None:
     share = 0.6
     for role in ("conductor", "trainer"):
-        telemetry = Telemetry.start(role, RUN, None, span_file(tmp_path, role, os.getpid()), share)
+        telemetry = to_file(tmp_path / "traces" / f"{role}.jsonl", share)
         telemetry.record(story()[role == "trainer" :: 2])
         assert telemetry.shutdown()
     files = read_spans(tmp_path / "traces")
@@ -312,25 +309,3 @@ def test_a_dropped_parent_makes_more_trees_and_hides_nothing() -> None:
     spans = [span for span in spans_of(story()) if span.name != "submit"]
     trees = trace_of(spans, trace_id(RUN, "g0"))
     assert sorted(tree.span.name for tree in trees) == ["decide", "generate", "generate"]
-
-
-def test_span_files_of_earlier_releases_have_todays_names(tmp_path: Path) -> None:
-    line = msgspec.json.decode(msgspec.json.encode(to_otlp_json(spans_of(story())[0])))
-    old = {new: old for old, new in RENAMED.items()}
-    line["attributes"] = [
-        {**attribute, "key": old.get(attribute["key"], attribute["key"])} for attribute in line["attributes"]
-    ]
-    assert "rl.run" in [attribute["key"] for attribute in line["attributes"]]
-    (tmp_path / "x.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
-    (span,) = read_spans(tmp_path).spans
-    assert span.attributes["rl.run.id"] == RUN
-    assert not span.attributes.keys() & RENAMED.keys()
-
-
-def test_a_line_that_is_no_span_is_named_and_an_unfinished_one_is_not_there_yet(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"resource": {}}\n{"dropped": 3}\n{"traceId": "1", "na')
-    assert read_spans(tmp_path).dropped == 3
-    path.write_text('{"resource": {}}\n{"traceId": "zz"}\n')
-    with pytest.raises(DataError, match=r"x\.jsonl:2"):
-        read_spans(tmp_path)

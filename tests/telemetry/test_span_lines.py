@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slime_events.core.telemetry.span import Attribute, Span, SpanContext, from_otlp_json
+from slime_events.core.telemetry.span import Attribute, Span, SpanContext
 from slime_events.core.telemetry.span_lines import span_lines
 from tests.telemetry.otlp_json import to_otlp_json
+from tests.telemetry.span_files import from_otlp_json
 from tests.telemetry.test_event_spans import agent_story, golden_spans, spans_of, story
 
 

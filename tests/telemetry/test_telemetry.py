@@ -7,12 +7,10 @@ import logging.handlers
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from schemas.envelope import enclose
 from schemas.rollouts import StopReason, WeightSpan
@@ -20,11 +18,12 @@ from schemas.turns import AgentTurn
 from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.exporters import FileExporter
 from slime_events.core.telemetry.process_log import setup_logging
-from slime_events.core.telemetry.read import read_spans
 from slime_events.core.telemetry.span import Span
 from slime_events.core.telemetry.telemetry import BATCH_SPANS, Telemetry
 from tests import made
+from tests.telemetry.collector import Collector, collecting
 from tests.telemetry.otlp_json import to_otlp_json
+from tests.telemetry.span_files import read_spans, to_file
 
 AGENT = AgentTurn(key="k", dialect="chat", call="turn-0-g0-s1-s0")
 TURN = made.turn("g0-s1", 0, spans=(WeightSpan(0, 1, 3),), agent=AGENT, stop=StopReason.STOP, seconds=0.5, error="no")
@@ -94,7 +93,7 @@ def test_a_failing_exporter_is_counted() -> None:
 
 def test_file_round_trip_and_the_count_of_dropped(tmp_path: Path) -> None:
     path = tmp_path / "traces" / "role-1.jsonl"
-    telemetry = Telemetry.start("role", "demo", None, path, 1.0)
+    telemetry = to_file(path)
     assert record(telemetry)
     assert telemetry.shutdown(60)
     assert list(map(to_otlp_json, read_spans(path.parent).spans)) == [to_otlp_json(span())]
@@ -102,42 +101,25 @@ def test_file_round_trip_and_the_count_of_dropped(tmp_path: Path) -> None:
     assert path.read_text().splitlines()[-1] == '{"dropped":0}'
 
 
-def test_what_is_not_sampled_costs_nothing_and_goes_nowhere(tmp_path: Path) -> None:
-    off = Telemetry.start("role", "demo", None, tmp_path / "x.jsonl", 0.0)
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_what_is_not_sampled_and_what_has_no_endpoint_costs_nothing(share: float, collector: Collector) -> None:
+    off = Telemetry.start("role", "demo", None if share else collector.endpoint, share)
     assert not record(off)
-    assert not (tmp_path / "x.jsonl").exists()
+    assert off.shutdown()
+    assert collector.requests == []
 
 
 @pytest.fixture
-def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
-    """An OTLP/HTTP endpoint and what it got."""
-    got: list[ExportTraceServiceRequest] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.path == "/v1/traces":
-                got.append(ExportTraceServiceRequest.FromString(body))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", got
-    server.shutdown()
-    server.server_close()
+def collector() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
 
 
-def test_otlp_gets_the_ids_and_times_that_were_given(collector: tuple[str, list[ExportTraceServiceRequest]]) -> None:
-    endpoint, got = collector
-    telemetry = Telemetry.start("trainer", "demo", endpoint, None, 1.0)
+def test_otlp_gets_the_ids_and_times_that_were_given(collector: Collector) -> None:
+    telemetry = Telemetry.start("trainer", "demo", collector.endpoint, 1.0)
     record(telemetry)
     assert telemetry.shutdown(60)
-    (resource_spans,) = got[0].resource_spans
+    (resource_spans,) = collector.requests[0].resource_spans
     resource = {a.key: a.value.string_value for a in resource_spans.resource.attributes}
     assert resource["service.name"] == "trainer"
     (sent,), ours = resource_spans.scope_spans[0].spans, to_otlp_json(span())
@@ -149,7 +131,7 @@ def test_otlp_gets_the_ids_and_times_that_were_given(collector: tuple[str, list[
 
 
 def test_otlp_that_is_away_is_given_up_in_time() -> None:
-    telemetry = Telemetry.start("trainer", "demo", "http://127.0.0.1:9", None, 1.0)
+    telemetry = Telemetry.start("trainer", "demo", "http://127.0.0.1:9", 1.0)
     record(telemetry)
     assert not telemetry.shutdown(1.0)
 

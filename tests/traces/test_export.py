@@ -7,21 +7,17 @@ import json
 import logging
 import os
 import signal
-import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from schemas.errors import InvalidValue, StoreUnavailable
 from slime_events.analysis.traces.export_spans import SpanExport, export_spans
 from slime_events.app.cli.main import run_command
 from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.exporters import OtlpExporter
-from slime_events.core.telemetry.read import read_spans
 from slime_events.core.telemetry.span import Span
 from slime_events.core.telemetry.telemetry import BATCH_SPANS, Telemetry, TracedLog
 from storage.jetstream.log import JetStreamLog
@@ -30,6 +26,8 @@ from storage.nats.server import NatsServer
 from storage.open_log import NATS_FOLDER
 from tests import made
 from tests.cli import small_run
+from tests.telemetry.collector import collecting
+from tests.telemetry.span_files import read_spans, to_file
 
 
 def records(copies: int = 0) -> list[Recorded]:
@@ -106,8 +104,8 @@ async def test_an_exporter_that_takes_no_more_is_an_error(exporter: Kept) -> Non
         await exported(exporter, copies=2 * BATCH_SPANS)
 
 
-def test_the_file_equals_that_of_live_processes(tmp_path: Path) -> None:
-    live = Telemetry.start("role", small_run.RUN, None, tmp_path / "live" / "role-1.jsonl", 1.0)
+def test_the_file_equals_what_live_processes_send(tmp_path: Path) -> None:
+    live = to_file(tmp_path / "live" / "role-1.jsonl")
     assert live.record(recorded.envelope for recorded in records()) == len(expected())
     assert live.shutdown(60)
     url = made.archived(tmp_path / "archives", records())
@@ -118,60 +116,29 @@ def test_the_file_equals_that_of_live_processes(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_was_killed_has_the_spans_of_what_it_stored(tmp_path: Path) -> None:
-    """Its log has no end, its server was killed too, and the files of its processes end within a line."""
+    """Its log has no end, and its server was killed too."""
     folder = tmp_path / "runs" / small_run.RUN
     server = await NatsServer.start(folder / NATS_FOLDER)
     log = await JetStreamLog.open(server.url, small_run.RUN)
-    live = TracedLog(log, telemetry := Telemetry.start("role", small_run.RUN, None, folder / "traces" / "a.jsonl", 1.0))
-    await append_all(live, small_run.appends(list(small_run.events())))
-    await log.close()
-    os.kill(server.pid, signal.SIGKILL)
-    assert await asyncio.to_thread(telemetry.shutdown, 60)
-    written = (folder / "traces" / "a.jsonl").read_bytes()
-    (folder / "traces" / "a.jsonl").write_bytes(written[: len(written) * 2 // 3])
+    with collecting() as collector:
+        live = TracedLog(log, telemetry := Telemetry.start("role", small_run.RUN, collector.endpoint, 1.0))
+        await append_all(live, small_run.appends(list(small_run.events())))
+        await log.close()
+        os.kill(server.pid, signal.SIGKILL)
+        assert await asyncio.to_thread(telemetry.shutdown, 60)
     (folder / "settings.toml").write_text(f'[run]\nrun = "{small_run.RUN}"\n')
     (tmp_path / "past").mkdir()
     words = ["trace", "export", str(folder), "--out", str(tmp_path / "past" / "all.jsonl")]
     assert await asyncio.to_thread(run_command, words) == 0
-    past, left = read_spans(tmp_path / "past").spans, read_spans(folder / "traces").spans
-    assert sorted(ids(past)) == sorted(ids(expected()))
-    by_context = {span.context: span for span in past}
-    assert left
-    assert len(left) < len(past)
-    assert all(by_context[span.context] == span for span in left)
+    assert sorted(ids(read_spans(tmp_path / "past").spans)) == sorted(ids(expected())) == sorted(collector.ids)
 
 
-@pytest.fixture
-def receiver() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """An OTLP/HTTP endpoint, and the ids of the spans that it got."""
-    got: list[tuple[str, str]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
-            scopes = [scope for resource in body.resource_spans for scope in resource.scope_spans]
-            got.extend((span.trace_id.hex(), span.span_id.hex()) for scope in scopes for span in scope.spans)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", got
-    server.shutdown()
-    server.server_close()
-
-
-def test_a_receiver_gets_every_span(
-    tmp_path: Path, receiver: tuple[str, list[tuple[str, str]]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    endpoint, got = receiver
+def test_a_receiver_gets_every_span(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = made.archived(tmp_path, records(), per_segment=10)
-    assert run_command(["trace", "export", url, "--otlp", endpoint, "--json"]) == 0
-    assert got == [(f"{trace:032x}", f"{span:016x}") for trace, span in ids(expected())]
-    assert json.loads(capsys.readouterr().out)["spans"] == len(got)
+    with collecting() as collector:
+        assert run_command(["trace", "export", url, "--otlp", collector.endpoint, "--json"]) == 0
+    assert collector.ids == ids(expected())
+    assert json.loads(capsys.readouterr().out)["spans"] == len(collector.ids)
 
 
 def test_a_collector_that_is_away_is_one_error(

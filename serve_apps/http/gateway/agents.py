@@ -81,12 +81,12 @@ class AgentDesk:
             return self._sessions
 
     def _traced(self, events: EventLog, tracing: Tracing) -> EventLog:
-        """Return the log with its spans exported. An endpoint or a folder that cannot be used refuses no session."""
+        """Return the log with its spans exported. An endpoint that cannot be used refuses no session."""
         if not tracing.share:
             return events
         try:
             telemetry = Telemetry.start(NAME, events.run, *tracing)
-        except (ConfigError, OSError) as error:
+        except ConfigError as error:
             log.warning("turns and sessions at this gateway are not traced: %s", error)
             return events
         self._stack.push_async_callback(asyncio.to_thread, telemetry.shutdown)

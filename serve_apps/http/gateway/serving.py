@@ -133,7 +133,7 @@ class GatewayServer:
 
         events = [recorded.envelope.event async for recorded in log.read(1, about(log.run, "run", "run"))]
         settings = settings_in_force(events)
-        return await agent_setup(settings, settings.run.blob_url or str(self._folder.blobs), self._folder.path)
+        return await agent_setup(settings, settings.run.blob_url or str(self._folder.blobs))
 
     def stop(self) -> None:
         """Stop once requests in progress are answered, within `STOP_S` seconds. A second call stops immediately."""

@@ -1,7 +1,6 @@
 """`AgentSetup`: settings, model parts and storage for a gateway of a run whose rollouts come from agents."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from slime_events.algorithms.credit import CreditRule
 from slime_events.core.checkpoint.context import LONG_CONTEXT, context_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.sessions.session import Limits
-from slime_events.core.telemetry.telemetry import NO_TRACING, Tracing, span_file
+from slime_events.core.telemetry.telemetry import NO_TRACING, Tracing
 from slime_events.core.tokens.trajectory import Fetch
 from slime_events.plugins.tokenizer import load_tokenizer
 from storage.blobs import BlobStore
@@ -103,7 +102,7 @@ def agent_rules(settings: TrainSettings) -> AgentRules:
     )
 
 
-async def agent_setup(settings: TrainSettings, blob_url: str, run_folder: Path) -> AgentSetup:
+async def agent_setup(settings: TrainSettings, blob_url: str) -> AgentSetup:
     """Load the tokenizer of the run's checkpoint. Raises ConfigError, InvalidValue, MissingPart."""
     rules, blobs = agent_rules(settings), BlobStore(blob_url)
     folder = settings.engine.hf_checkpoint
@@ -117,5 +116,5 @@ async def agent_setup(settings: TrainSettings, blob_url: str, run_folder: Path) 
         partial(offload_async, blobs=blobs),
         partial(offload_async, blobs=blobs, limit=BODY_LIMIT),
         EngineLimits.of(settings.engine),
-        Tracing(settings.run.otlp_endpoint, span_file(run_folder, "sessions", os.getpid()), settings.run.trace_share),
+        Tracing(settings.run.otlp_endpoint, settings.run.trace_share),
     )

@@ -72,7 +72,10 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     ] = None
     ray_address: Annotated[str | None, doc("Ray cluster to join; default: a local one", also=Later.RESUME)] = None
     otlp_endpoint: Annotated[
-        str | None, doc("OTLP/HTTP endpoint for spans; default: a file in the run folder", also=Later.RESUME)
+        str | None,
+        doc(
+            "OTLP/HTTP endpoint for spans; default: none is made, and trace export makes them later", also=Later.RESUME
+        ),
     ] = None
     trace_share: Annotated[
         float,

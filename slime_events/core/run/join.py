@@ -12,7 +12,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.telemetry.printed import copy_output_to_log
 from slime_events.core.telemetry.process_log import setup_logging
-from slime_events.core.telemetry.telemetry import Telemetry, TracedLog, span_file
+from slime_events.core.telemetry.telemetry import Telemetry, TracedLog
 from storage.file_access import take_access
 from storage.jetstream.log import RETRY_S, JetStreamLog
 
@@ -27,8 +27,7 @@ async def join_run(address: RunAddress, role: str) -> AsyncIterator[Participant]
     take_access(address.file_access)
     folder = Path(address.folder)
     setup_logging(role, folder / "logs")
-    spans = span_file(folder, role, os.getpid())
-    telemetry = Telemetry.start(role, address.run, address.otlp_endpoint, spans, address.trace_share)
+    telemetry = Telemetry.start(role, address.run, address.otlp_endpoint, address.trace_share)
     log = await open_log(address)
     gc.freeze()  # objects of the start are no garbage: scanning them repeatedly takes a tenth of the time
     try:

@@ -17,12 +17,12 @@ RUNS_DIR = "slime-runs"
 """Default parent folder of run folders."""
 PARTIAL_SETTINGS = "settings.toml.part"
 PARTS = (
-    *("nats", "blobs", "archive", "weights", "checkpoints", "snapshots", "seek", "logs", "traces"),
-    *("tensorboard", "wandb", "agents"),
+    *("nats", "blobs", "archive", "weights", "checkpoints", "snapshots", "seek", "logs"),
+    *("tensorboard", "wandb", "agents", "traces"),
     *("nats-url", "address.json", "run.lock", "settings.toml", "summary.json", "restored.json", "ray-token"),
     PARTIAL_SETTINGS,
 )
-"""All files and folders that a run writes in its folder."""
+"""All files and folders that a run writes in its folder. Earlier releases wrote spans into traces/."""
 
 
 class RunFolder:
@@ -36,7 +36,6 @@ class RunFolder:
     snapshots/   newest states of the conductor and of the launcher (a cache)
     seek/        index for time travel (a cache)
     logs/        a file per process
-    traces/      span files, one per process, if no OTLP endpoint is set
     agents/      a folder for each running program of --agent-command
     tensorboard/, wandb/  metrics, if --use-tensorboard and --use-wandb have no other folder
     address.json address of the log while the run is running
@@ -52,7 +51,7 @@ class RunFolder:
         self.path = Path(runs_dir).absolute() / run
         self.nats, self.blobs, self.archive = self.path / "nats", self.path / "blobs", self.path / "archive"
         self.weights, self.checkpoints = self.path / "weights", self.path / "checkpoints"
-        self.seek, self.logs, self.traces = self.path / "seek", self.path / "logs", self.path / "traces"
+        self.seek, self.logs = self.path / "seek", self.path / "logs"
         self.settings, self.summary = self.path / "settings.toml", self.path / "summary.json"
         self.lock, self.restored = self.path / "run.lock", self.path / "restored.json"
         self.ray_token = self.path / "ray-token"
@@ -72,7 +71,7 @@ class RunFolder:
         folder.check_new()
         folder.is_ours = not any((folder.path / name).exists() for name in PARTS)
         with limited_files(access):
-            for part in (folder.nats, folder.logs, folder.traces, folder.weights):
+            for part in (folder.nats, folder.logs, folder.weights):
                 part.mkdir(parents=True, exist_ok=True)
         return folder
 

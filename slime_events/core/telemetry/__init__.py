@@ -1,1 +1,1 @@
-"""Telemetry of a run besides its log: spans (rebuilt from the log with the same ids) and process logs."""
+"""Telemetry of a run besides its log: spans (computed from its events) and process logs."""

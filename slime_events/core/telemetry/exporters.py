@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import BinaryIO, ClassVar, cast
+from typing import BinaryIO, ClassVar
 
 import msgspec
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -65,12 +64,6 @@ class FileExporter:
     def __init__(self, file: BinaryIO, resource: Mapping[str, str | int]) -> None:
         self._file = file
         self._write({"resource": resource})
-
-    @classmethod
-    def append_to(cls, path: Path, resource: Mapping[str, str | int]) -> FileExporter:
-        """Return an exporter that appends to a file, without a buffer."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return cls(cast("BinaryIO", path.open("ab", buffering=0)), resource)
 
     def export(self, spans: Iterable[Span]) -> bool:
         """Append the spans in a single write, so that readers see whole lines. Returns True. Raises OSError."""

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -64,20 +64,6 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-RENAMED: dict[str, str] = {
-    "rl.run": "rl.run.id",
-    "rl.group": "rl.group.id",
-    "rl.sample": "rl.sample.id",
-    "rl.engine": "rl.engine.id",
-    "rl.source": "rl.source.path",
-    "rl.weights.parent": "rl.weights.parent.version",
-    "rl.reward": "rl.reward.value",
-    "rl.filter": "rl.filter.name",
-    "rl.samples": "rl.sample.count",
-    "rl.tokens": "rl.token.count",
-}
-"""Old attribute names in span files to new ones. A new name must not be the namespace of another attribute."""
-
 Attribute: TypeAlias = str | bool | int | float | Sequence[str] | Sequence[int]
 
 
@@ -97,31 +83,3 @@ class Span(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def context(self) -> SpanContext:
         return SpanContext(self.trace, self.span)
-
-
-def from_otlp_json(plain: Mapping[str, Any]) -> Span:
-    """Return the span of an OTLP JSON object, with current attribute names. Raises KeyError or ValueError."""
-    status = plain.get("status", {})
-    parent = plain.get("parentSpanId")
-    return Span(
-        name=plain["name"],
-        trace=int(plain["traceId"], 16),
-        span=int(plain["spanId"], 16),
-        start_ns=int(plain["startTimeUnixNano"]),
-        end_ns=int(plain["endTimeUnixNano"]),
-        parent=int(parent, 16) if parent else None,
-        attributes={RENAMED.get(e["key"], e["key"]): _unwrap(e["value"]) for e in plain.get("attributes", ())},
-        links=tuple(SpanContext(int(e["traceId"], 16), int(e["spanId"], 16)) for e in plain.get("links", ())),
-        error=status.get("message", "") if status.get("code") == 2 else None,
-    )
-
-
-def _unwrap(value: Mapping[str, Any]) -> Any:
-    ((kind, content),) = value.items()
-    match kind:
-        case "intValue":
-            return int(content)
-        case "arrayValue":
-            return tuple(_unwrap(item) for item in content.get("values", ()))
-        case _:
-            return content

@@ -1,4 +1,7 @@
-"""`Telemetry`: exports the spans of one process to a file or an OTLP/HTTP endpoint, without blocking the process."""
+"""`Telemetry`: exports the spans of one process to an OTLP/HTTP endpoint, without blocking the process.
+
+Without an endpoint a process makes no spans: they can be computed from the log at any time.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from schemas.doc import doc
@@ -60,21 +62,17 @@ class Telemetry:
             )
 
     @classmethod
-    def start(cls, role: str, run: str, endpoint: str | None, file: Path | None, share: float) -> Telemetry:
-        """Start exporting spans to the OTLP/HTTP `endpoint`, or to `file` without an endpoint, or nowhere.
+    def start(cls, role: str, run: str, endpoint: str | None, share: float) -> Telemetry:
+        """Start exporting spans to the OTLP/HTTP `endpoint`; nowhere without one.
 
-        share: share of group traces that are kept, 0 to 1. `span_file` gives the file of a run folder.
+        share: share of group traces that are kept, 0 to 1.
         """
-        resource: dict[str, str | int] = {"service.namespace": "slime-events", "service.name": role}
-        resource |= {"rl.run.id": run, "process.pid": os.getpid()}
-        if share <= 0 or not (endpoint or file):
+        if share <= 0 or not endpoint:
             return cls(None, share)
-        from slime_events.core.telemetry.exporters import FileExporter, OtlpExporter
+        from slime_events.core.telemetry.exporters import OtlpExporter
 
-        if endpoint:
-            return cls(OtlpExporter(endpoint, resource), share)
-        assert file is not None
-        return cls(FileExporter.append_to(file, resource), share)
+        resource: dict[str, str | int] = {"service.namespace": "slime-events", "service.name": role}
+        return cls(OtlpExporter(endpoint, resource | {"rl.run.id": run, "process.pid": os.getpid()}), share)
 
     @property
     def exported(self) -> int:
@@ -122,20 +120,14 @@ class Telemetry:
         return self.dropped == 0
 
 
-def span_file(run_folder: Path, role: str, pid: int) -> Path:
-    """Return the path of a process's spans in a run's folder."""
-    return run_folder / "traces" / f"{role}-{pid}.jsonl"
-
-
 class Tracing(NamedTuple):
     """Arguments of `Telemetry.start` that are settings of the run."""
 
-    endpoint: Annotated[str | None, doc("OTLP/HTTP endpoint; None: to `file`")]
-    file: Path | None
+    endpoint: Annotated[str | None, doc("OTLP/HTTP endpoint; None: no spans are made")]
     share: Annotated[float, doc("share of group traces that are kept, 0 to 1")]
 
 
-NO_TRACING = Tracing(None, None, 0.0)
+NO_TRACING = Tracing(None, 0.0)
 
 
 class TracedLog:

@@ -10,9 +10,10 @@ import pytest
 from schemas.subjects import about, of_type
 from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.span_lines import span_lines
-from slime_events.core.telemetry.telemetry import Telemetry, TracedLog
+from slime_events.core.telemetry.telemetry import TracedLog
 from storage.log import EventLog, Fence, once
 from tests.storage.log.appends import chunk, everything, reward
+from tests.telemetry.span_files import to_file
 
 
 async def test_the_same_event_is_stored_once(log: EventLog) -> None:
@@ -71,7 +72,7 @@ async def test_an_append_knows_whether_another_one_stored_its_event(log: EventLo
 
 
 async def test_live_traces_have_one_span_for_each_event_that_the_log_keeps(log: EventLog, tmp_path: Path) -> None:
-    telemetry = Telemetry.start("engine", log.run, None, tmp_path / "spans.jsonl", 1.0)
+    telemetry = to_file(tmp_path / "spans.jsonl")
     traced = TracedLog(log, telemetry)
     for batch in (["a", "b"], ["b", "c"], ["c"], ["d", "d"]):
         await traced.append([reward(log, sample, value) for value, sample in enumerate(batch)])

@@ -61,7 +61,7 @@ EVENTS = Table(
 
 SPANS = Table(
     "spans",
-    "A row per span of the [traces](metrics.md#traces), rebuilt from the log with the ids of the live processes.",
+    "A row per span of the [traces](metrics.md#traces), computed from the log, with the ids that a collector gets.",
     "log.span t",
     (
         *IN_LOG,

@@ -56,7 +56,7 @@ async def run(arguments: argparse.Namespace) -> int:
             blobs = BlobStore(blob_url)
             done = await restore_log(reader, log, blobs, _progress)
             missing = await _missing(log, settings, folder)
-        for part in (folder.logs, folder.traces, folder.weights):
+        for part in (folder.logs, folder.weights):
             part.mkdir(parents=True, exist_ok=True)
         if not folder.settings.exists():
             folder.write_settings(to_toml(settings))

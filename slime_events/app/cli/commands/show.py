@@ -2,7 +2,6 @@
 
 import argparse
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from schemas.doc import doc
@@ -77,24 +76,15 @@ async def view_of(
     return View(plain(run), run_text(run, folder))
 
 
-async def trace_text(log: Readable, traces: Path | None, group: str) -> str:
-    """Return the spans of one group's trace as a tree, from the folder `traces`, or else rebuilt from the log.
-
-    traces: folder of exported spans; an archive has none. Raises RunNotFound for an unknown group.
-    """
+async def trace_text(log: Readable, group: str) -> str:
+    """Return the spans of one group's trace as a tree. Raises RunNotFound for an unknown group."""
     from slime_events.core.telemetry.event_spans import span_of
-    from slime_events.core.telemetry.read import read_spans, render, trace_of
     from slime_events.core.telemetry.span import trace_id
+    from slime_events.core.telemetry.span_tree import render, trace_of
 
-    trace, why = trace_id(log.run, await Lookup(log).group_id(group)), "an archive holds no spans"
-    if traces is not None:
-        files = read_spans(traces)
-        exported = trace_of(files.spans, trace)
-        if any(tree.span.parent is None for tree in exported):  # without its root, a trace has only its failures
-            return render(exported) + (f"\n{files.dropped} spans were dropped" if files.dropped else "")
-        why = f"{traces} has no span of the prompt (not sampled, or sent to an OTLP endpoint)"
+    trace = trace_id(log.run, await Lookup(log).group_id(group))
     spans = [span_of(recorded.envelope) async for recorded in log.read()]
-    return f"{render(trace_of([span for span in spans if span is not None], trace))}\nrebuilt from the log: {why}"
+    return render(trace_of([span for span in spans if span is not None], trace))
 
 
 async def run(arguments: argparse.Namespace) -> int:
@@ -116,7 +106,7 @@ async def _text(arguments: argparse.Namespace, opened: OpenedRun) -> str:
 
         return str(await verify(opened.log))
     if arguments.trace is not None:
-        return await trace_text(opened.log, opened.folder.traces if opened.folder else None, arguments.trace)
+        return await trace_text(opened.log, arguments.trace)
     if arguments.at is not None:
         from slime_events.app.cli.commands.show_at import moment_facts
 

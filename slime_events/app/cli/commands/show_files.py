@@ -19,7 +19,7 @@ def ranges_text(numbers: Sequence[int]) -> str:
 
 def files_text(folder: RunFolder, disk: Disk) -> str:
     """Return a line per existing part of the run, with its path and content."""
-    parts = ("archive", "blobs", "weights", "checkpoints", "traces")
+    parts = ("archive", "blobs", "weights", "checkpoints")
     named = [("log", folder.nats), *((part, getattr(folder, part)) for part in parts)]
     named += [("process logs", folder.logs), ("settings", folder.settings), ("summary", folder.summary)]
     where = {name: str(path) for name, path in named if path.exists()}

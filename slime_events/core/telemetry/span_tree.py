@@ -1,18 +1,14 @@
-"""Read spans from a run's folder, as the tree of a prompt, and as text."""
+"""`SpanTree`: the spans of a prompt as a tree, and as text."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
-import msgspec
-
 from schemas.doc import doc
-from schemas.errors import DataError
-from slime_events.core.telemetry.span import Span, from_otlp_json
+from slime_events.core.telemetry.span import Span
 
 _SHOWN = (
     *("rl.sample.id", "rl.dataset", "rl.source.path", "rl.engine.id", "gen_ai.usage.output_tokens"),
@@ -31,41 +27,10 @@ class SpanTree:
     linked: Annotated[bool, doc("it is in another trace, and links to the parent of this tree")] = False
 
 
-@dataclass(frozen=True, slots=True)
-class SpanFiles:
-    """All spans of a run's folder."""
-
-    spans: Annotated[tuple[Span, ...], doc("by start time")]
-    dropped: Annotated[int, doc("spans that processes dropped")]
-
-
-def read_spans(folder: Path) -> SpanFiles:
-    """Return the spans in `*.jsonl` of a folder, without an unfinished last line.
-
-    Raises DataError, with file and line, for any further line that is not a span.
-    """
-    spans: dict[tuple[int, int], Span] = {}
-    dropped = 0
-    for path in sorted(folder.glob("*.jsonl")):
-        lines = path.read_bytes().split(b"\n")
-        for number, line in enumerate(lines[:-1], 1):
-            try:
-                plain = msgspec.json.decode(line, type=dict)
-                if "traceId" in plain:
-                    span = from_otlp_json(plain)
-                    spans[span.context] = span
-                dropped += int(plain.get("dropped", 0))
-            except (msgspec.DecodeError, KeyError, ValueError, TypeError, AttributeError) as error:
-                raise DataError(
-                    f"{path}:{number} is not a span ({error!r}): delete the line to read the others"
-                ) from error
-    return SpanFiles(tuple(sorted(spans.values(), key=lambda span: span.start_ns)), dropped)
-
-
 def trace_of(spans: Iterable[Span], trace: int) -> tuple[SpanTree, ...]:
     """Return the spans of a trace as trees, with linked spans of further traces: a prompt with its weight version.
 
-    There are several trees if a parent is missing (dropped, or not yet exported).
+    There are several trees if a parent is missing: work that is not finished has no span.
     """
     of_trace, children, linking = [], defaultdict(list), defaultdict(list)
     contexts = set()
