@@ -6,10 +6,12 @@ temporary file, fsync, and link or rename; `memory://`, `s3://` and others use t
 
 import contextlib
 import errno
+import hashlib
 import os
 import secrets
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ from schemas.references import expand
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _AT_ONCE = 512
 """Objects in one request to a remote store."""
+_PART = 16 * 1024**2
+"""Bytes of a file that a download holds in memory; as many are read ahead."""
+_MADE_AT = ("LastModified", "last_modified", "mtime", "updated", "created")
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 
 
@@ -131,6 +136,38 @@ class ObjectFolder:
                 contents = {path.lstrip("/"): data for path, data in self._fs.cat(list(map(self._path, some))).items()}
             yield from (bytes(contents[self._path(name).lstrip("/")]) for name in some)
 
+    def upload(self, name: str, path: Path) -> None:
+        """Write a new object from a local file, in parts: a large one is never in memory."""
+        with store_errors(self.locate(name)):
+            if self.local is not None:
+                (self.local / _checked(name)).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self._fs.put_file(str(path), self._path(name))
+            except FileNotFoundError as error:
+                if not path.exists():
+                    raise
+                raise StoreUnavailable(f"{self.locate(name)} cannot be written: there is no such bucket") from error
+
+    def download(self, name: str, path: Path, size: int) -> str:
+        """Copy an object of `size` bytes to a new local file, in parts, make it durable, and return its sha256 (hex).
+
+        Raises FileNotFoundError, and StoreUnavailable if the object has another size: an answer was cut short.
+        """
+        digest, written = hashlib.sha256(), 0
+        with store_errors(self.locate(name)), path.open("xb") as file:
+            if size:
+                with self._fs.open(self._path(name), "rb", block_size=_PART, cache_type="readahead") as source:
+                    while part := source.read(_PART):
+                        digest.update(part)
+                        written += file.write(part)
+                        if written > size:
+                            break
+            file.flush()
+            os.fsync(file.fileno())
+        if written != size:
+            raise StoreUnavailable(f"{self.locate(name)} gave {written:,} bytes or more, not {size:,}")
+        return digest.hexdigest()
+
     def exists(self, name: str) -> bool:
         """Return whether the object exists now, without a cache."""
         with store_errors(self.locate(name)):
@@ -144,6 +181,27 @@ class ObjectFolder:
         listed = self._list(self._path(folder), files=True)
         self._sizes = {f"{folder}/{name}": size for name, size in listed.items() if not name.startswith(".")}
         return sorted(self._sizes)
+
+    def by_age(self, folder: str) -> list[str]:
+        """Return what `names` returns, the oldest first; of equal age, or in a store without times, by name."""
+        path = self._path(folder)
+        with store_errors(path):
+            self._fs.invalidate_cache()
+            try:
+                entries = self._fs.ls(path, detail=True)
+            except FileNotFoundError:
+                return []
+        times = {str(e["name"]).rsplit("/", 1)[-1]: _made_at(e) for e in entries if e["type"] == "file"}
+        return [f"{folder}/{name}" for name in sorted(times, key=lambda name: (times[name], name)) if name[0] != "."]
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the bytes of every object below a folder, by its name within the folder."""
+        path = self._path(folder).rstrip("/")
+        with store_errors(path):
+            self._fs.invalidate_cache()
+            listed = self._fs.find(path, detail=True)
+        start = len(path.lstrip("/")) + 1
+        return {str(name).lstrip("/")[start:]: int(entry["size"] or 0) for name, entry in listed.items()}
 
     def folders(self) -> list[str]:
         """Return the names of the folders directly in this folder, sorted."""
@@ -160,18 +218,32 @@ class ObjectFolder:
             selected = (entry for entry in entries if (entry["type"] == "file") is files)
             return {str(entry["name"]).rstrip("/").rsplit("/", 1)[-1]: int(entry["size"] or 0) for entry in selected}
 
-    def remove(self) -> None:
-        """Remove the folder with all objects. Raises StoreUnavailable."""
+    def remove(self, name: str | None = None) -> None:
+        """Remove the folder with all objects, or the object or folder `name` in it. Raises StoreUnavailable."""
         with store_errors(self.url), contextlib.suppress(FileNotFoundError):
-            self._fs.rm(self._root, recursive=True)
+            self._fs.invalidate_cache()
+            self._fs.rm(self._root if name is None else self._path(name), recursive=True)
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{_checked(name)}"
 
 
+def _made_at(entry: Mapping[str, Any]) -> float:
+    """Return when an object was written [s], by the key of its back-end; 0 if that tells no time."""
+    time = next((entry[key] for key in _MADE_AT if key in entry), 0)
+    if isinstance(time, datetime):
+        return time.timestamp()
+    return float(time) if isinstance(time, int | float) else 0.0
+
+
+def is_object_name(name: str) -> bool:
+    """Return whether a name stays in its folder."""
+    return "\0" not in name and not any(part in ("", ".", "..") for part in name.split("/"))
+
+
 def _checked(name: str) -> str:
     """Return the name. Raises InvalidValue if it leads out of its folder: it may come from an archive."""
-    if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+    if not is_object_name(name):
         raise InvalidValue(f"{name[:200]!r} does not name an object: it leads out of its folder")
     return name
 

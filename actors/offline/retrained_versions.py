@@ -15,8 +15,9 @@ from slime_events.analysis.retrain.version_chain import Chain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.training.train_batch import StoredVersion
 from slime_events.loop.training.past_versions import PastVersions
+from storage.folders.places import local_path
 from storage.weights.shards import TensorBytes
-from storage.weights.store import WeightStore, local_folder, read_manifest
+from storage.weights.store import WeightStore, read_manifest
 
 
 class RetrainedVersions:
@@ -52,7 +53,7 @@ class RetrainedVersions:
         """Prefer retrained weights: on another topology they differ from the run's, and later steps need them."""
         if version in self._store.versions():
             folder = self._store.folder(version)
-            return StoredVersion(version, folder, read_manifest(local_folder(folder)).digest)
+            return StoredVersion(version, folder, read_manifest(local_path(folder)).digest)
         recorded = self._folder_of(version)
         trained = self._chain.trained
         if recorded is None:

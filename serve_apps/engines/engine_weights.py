@@ -33,9 +33,10 @@ from serve_apps.engines.checks import checked
 from serve_apps.engines.engine import Delta, Engine, GenerateRequest
 from serve_apps.engines.limits import NO_LIMITS, EngineLimits
 from slime_events.core.run.participant import Participant
+from storage.folders.places import local_path
 from storage.group_commit import GroupCommit
 from storage.log import Append, CountsRefusals, Recorded
-from storage.weights.store import WeightStore, local_folder, verify
+from storage.weights.store import WeightStore, verify
 
 POLL_S = 0.2
 """Seconds between checks for missing files."""
@@ -214,7 +215,7 @@ class EngineWeights:
 
         A trainer that takes over writes a missing newest version again, so this waits for it. Raises WeightsDamaged.
         """
-        folder = local_folder(published.url)
+        folder = local_path(published.url)
         wait_s = self._deadline_s if published.version == self._newest else 0.0
         store, end = WeightStore(self._url or str(folder.parent)), time.monotonic() + wait_s
         while not folder.is_dir():

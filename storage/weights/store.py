@@ -4,20 +4,20 @@
                                         once from the base checkpoint
     v000012-<digest, 12 digits>/        one version: safetensors, manifest.json, hard links into base/
 
-A folder appears complete: it is written under a temporary name and renamed. Its name has the digest, so a writer that
-was replaced (and does not know it) cannot overwrite its successor's version. Readers use the url in
-`weights.published`.
+A folder appears complete: it is written under a temporary name and renamed, or uploaded before the list of its files.
+Its name has the digest, and in an object store a number of the writer too, so a writer that was replaced (and does not
+know it) cannot overwrite its successor's version. Readers use the url in `weights.published`.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +26,14 @@ from typing import Annotated
 import msgspec
 
 from schemas.doc import doc
-from schemas.errors import InvalidValue, WeightsDamaged
+from schemas.errors import WeightsDamaged
 from schemas.outside_json import read_json
 from storage.digests import TensorDigest, tensor_digests, weights_digest
+from storage.folders.local import LocalFolders
+from storage.folders.places import drop_copy, local_copy, open_folders
+from storage.folders.remote import StoredFile
 from storage.object_store import file_errors, fsync
+from storage.weights.base_files import MANIFEST, BaseFiles, state_of
 from storage.weights.files import (
     INDEX,
     ITEM_BYTES,
@@ -37,16 +41,11 @@ from storage.weights.files import (
     TensorView,
     is_name,
     open_checkpoint,
-    open_shard,
     view,
-    write_shard,
 )
-from storage.weights.prediction_layers import prediction_tensors
 from storage.weights.shards import SHARD_BYTES, Shard, TensorBytes, write_shards
 
-MANIFEST = "manifest.json"
-CONFIG = "config.json"
-_SIDE_FILES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
+_VERSION = re.compile(r"v(\d{6,})-")
 
 
 class StoredTensor(TensorDigest, frozen=True):
@@ -89,8 +88,17 @@ class Retention:
         return tuple(v for v in sorted(set(versions)) if v not in kept and not (self.every and v % self.every == 0))
 
 
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A version whose shards the writing processes upload themselves, each from its own host."""
+
+    place: Annotated[str, doc("URL of all versions.")]
+    name: Annotated[str, doc("Name of the version's folder.")]
+    files: Annotated[dict[str, str], doc("Names in that folder by the shards' names.")]
+
+
 class WeightStore:
-    """Versions under `url`, a folder that trainer and engines share (a path or `file://`).
+    """Versions under `url`: a folder that trainer and engines share, or a place in an object store (`s3://`).
 
     base: HF folder of config, tokenizer, and multi-token prediction layers, which versions repeat unless the trainer
     writes them; without it a version has weights only. max_shard_bytes: most bytes of one
@@ -105,10 +113,12 @@ class WeightStore:
         max_shard_bytes: int = SHARD_BYTES,
         durable: bool = True,
     ) -> None:
-        self.root = local_folder(url)
-        self._base = Path(base) if base else None
+        self._folders = open_folders(url)
+        self.root = self._folders.work
+        # A run's own folder keeps its copy of the base; the cache of a host may have those of other runs.
+        kept = "base" if isinstance(self._folders, LocalFolders) else f"base-{state_of(base)}"
+        self._base = BaseFiles(self.root / kept, base, durable=durable)
         self.max_shard_bytes, self.durable = max_shard_bytes, durable
-        self._carried: tuple[frozenset[str], list[Shard]] | None = None
 
     def write(self, version: int, tensors: Iterable[TensorBytes], parent: int | None) -> WeightManifest:
         """Store a version; a repetition with equal tensors changes nothing.
@@ -130,39 +140,74 @@ class WeightStore:
         finally:
             shutil.rmtree(temp, ignore_errors=True)
 
-    def complete(self, draft: Path, version: int, shards: Sequence[Shard], parent: int | None) -> WeightManifest:
-        """Turn a draft with all shards into the version, atomically."""
+    def upload(self, version: int, shards: Sequence[Shard]) -> Upload | None:
+        """Return where the writing processes upload these shards; None if `complete` takes them from the draft."""
+        if isinstance(self._folders, LocalFolders):
+            return None
+        digests = {name: digest for shard in shards for name, digest in shard.digests.items()}
+        digest = weights_digest(digests)
+        if self._find(version, digest):
+            return None
+        names = _file_names(len(shards) + len(self._base.carried(frozenset(digests))))
+        files = {shard.file: name for shard, name in zip(shards, names, strict=False)}
+        return Upload(self._folders.url, f"{_prefix(version, digest)}-{secrets.token_hex(4)}", files)
+
+    def complete(
+        self,
+        draft: Path,
+        version: int,
+        shards: Sequence[Shard],
+        parent: int | None,
+        *,
+        upload: Upload | None = None,
+        uploaded: Mapping[str, StoredFile] | None = None,
+    ) -> WeightManifest:
+        """Turn a draft with all shards into the version, atomically. uploaded: the files of an `upload`."""
         with file_errors(str(draft)):
-            manifest = self._describe(draft, version, parent, shards)
-            self._publish(draft, manifest)
+            manifest = self._describe(draft, version, parent, shards, away=upload is not None)
+            self._publish(draft, manifest, upload, uploaded or {})
         return manifest
 
     def folder(self, version: int, digest: str | None = None) -> str:
-        """Return the path of a stored version. If several writers made it: the newest, or the one with the digest.
+        """Return the path or URL of a stored version. If several writers made it: the newest, or one with the digest.
 
-        Raises WeightsDamaged if there is none.
+        Raises WeightsDamaged if there is none, StoreUnavailable.
         """
-        folders = self.root.glob(f"v{version:06d}-{(digest or '')[:12]}*")
-        by_age = sorted(folders, key=lambda path: path.stat().st_mtime)
-        if not by_age:
-            raise WeightsDamaged(f"weight version {version} is not in {self.root}: it was removed, or never written")
-        return str(by_age[-1])
+        if name := self._find(version, digest):
+            return self._folders.locate(name)
+        raise WeightsDamaged(
+            f"weight version {version} is not in {self._folders.url}: it was removed, or never written"
+        )
+
+    def is_whole(self, version: int, digest: str) -> bool:
+        """Return whether a version can be read: each byte of a local one is checked, a remote one's files are listed.
+
+        What is in an object store is checked when it is downloaded.
+        """
+        name = self._find(version, digest)
+        if name and isinstance(self._folders, LocalFolders):
+            verify(self._folders.locate(name), digest)
+        return bool(name) and self._folders.is_whole(name)
 
     def versions(self) -> list[int]:
         """Return the stored versions, ascending."""
-        return sorted({int(path.name[1:].split("-")[0]) for path in self.root.glob("v[0-9]*-*")})
+        return sorted({int(match[1]) for name in self._folders.names() if (match := _VERSION.match(name))})
 
     def remove(self, versions: Collection[int]) -> None:
         """Delete versions; see `Retention`."""
-        for version in versions:
-            for path in self.root.glob(f"v{version:06d}-*"):
-                # Renamed first, so that a half-deleted folder is never taken for a version.
-                gone = path.rename(self.root / f".removed-{path.name}-{secrets.token_hex(4)}")
-                shutil.rmtree(gone, ignore_errors=True)
+        self._folders.remove([_prefix(version) for version in versions])
 
-    def _describe(self, folder: Path, version: int, parent: int | None, shards: Sequence[Shard]) -> WeightManifest:
+    def _find(self, version: int, digest: str | None = None) -> str:
+        """Return the name of the newest folder of a version; empty if there is none."""
+        names = (name for name in self._folders.names() if name.startswith(_prefix(version, digest)))
+        return max(enumerate(names), default=(0, ""))[1]
+
+    def _describe(
+        self, folder: Path, version: int, parent: int | None, shards: Sequence[Shard], *, away: bool
+    ) -> WeightManifest:
+        """Write the other files of a version. away: some shards are on other hosts."""
         trained = frozenset(name for shard in shards for name in shard.digests)
-        stored = self._name_files(folder, [*shards, *self._link_carried(folder, trained)])
+        stored = self._name_files(folder, [*shards, *self._base.link_carried(folder, trained)], away=away)
         tensors = {name: tensor for name, tensor in stored.items() if name in trained}
         manifest = WeightManifest(
             version=version,
@@ -171,18 +216,18 @@ class WeightStore:
             bytes=sum(map(_size, tensors.values())),
             tensors=tensors,
             carried={name: tensor for name, tensor in stored.items() if name not in trained},
-            files=self._link_side_files(folder),
+            files=self._base.link_side_files(folder),
         )
         path = write_manifest(folder, manifest)
         if self.durable:
             fsync(path)
         return manifest
 
-    def _name_files(self, folder: Path, shards: Sequence[Shard]) -> dict[str, StoredTensor]:
+    def _name_files(self, folder: Path, shards: Sequence[Shard], *, away: bool) -> dict[str, StoredTensor]:
         stored: dict[str, StoredTensor] = {}
-        for number, (file, digests) in enumerate(shards, 1):
-            name = SINGLE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-            (folder / file).rename(folder / name)
+        for (file, digests), name in zip(shards, _file_names(len(shards)), strict=True):
+            if not away or (folder / file).exists():
+                (folder / file).rename(folder / name)
             stored |= {tensor: StoredTensor(d.dtype, d.shape, d.sha256, name) for tensor, d in digests.items()}
         if len(shards) > 1:
             self._write_index(folder, stored)
@@ -196,84 +241,38 @@ class WeightStore:
         if self.durable:
             fsync(folder / INDEX)
 
-    def _publish(self, temp: Path, manifest: WeightManifest) -> None:
-        final = self.root / f"v{manifest.version:06d}-{manifest.digest[:12]}"
+    def _publish(
+        self, temp: Path, manifest: WeightManifest, upload: Upload | None, uploaded: Mapping[str, StoredFile]
+    ) -> None:
+        name, folders = _prefix(manifest.version, manifest.digest), self._folders
+        if not isinstance(folders, LocalFolders):
+            if upload is None and self._find(manifest.version, manifest.digest):
+                return  # a repetition
+            folders.publish(temp, upload.name if upload else f"{name}-{secrets.token_hex(4)}", uploaded)
+            return
         if self.durable:
             fsync(temp)
         try:
-            temp.rename(final)
+            folders.publish(temp, name)
         except OSError:
-            if not final.is_dir():
+            if not (final := self.root / name).is_dir():
                 raise
             if read_manifest(final).digest != manifest.digest:
                 raise WeightsDamaged(f"{final} has weights that do not fit its name: remove it") from None
         if self.durable:
             fsync(self.root)
 
-    @functools.cached_property
-    def _side_files(self) -> dict[str, str]:
-        """sha256 of the base's files by name. They are copied, so that later edits have no effect."""
-        if self._base is None:
-            return {}
-        kept = self.root / "base"
-        kept.mkdir(parents=True, exist_ok=True)
-        names = sorted(
-            path.name
-            for path in self._base.iterdir()
-            if path.suffix in _SIDE_FILES and path.name not in (INDEX, MANIFEST)
-        )
-        for name in names:
-            if not (kept / name).exists():
-                temp = kept / f".{name}.{os.getpid()}"
-                shutil.copyfile(self._base / name, temp)
-                os.replace(temp, kept / name)
-        return {name: hashlib.sha256((kept / name).read_bytes()).hexdigest() for name in names}
 
-    def _link_side_files(self, folder: Path) -> dict[str, str]:
-        for name in self._side_files:
-            _link(self.root / "base" / name, folder / name)
-        return self._side_files
-
-    def _link_carried(self, folder: Path, trained: frozenset[str]) -> list[Shard]:
-        """Link the tensors of the base that are not `trained` into a version; return their file, if there are any."""
-        if self._carried is None or self._carried[0] != trained:
-            self._carried = trained, self._keep_carried(trained)
-        for shard in self._carried[1]:
-            _link(self.root / "base" / shard.file, folder / shard.file)
-        return self._carried[1]
-
-    def _keep_carried(self, trained: frozenset[str]) -> list[Shard]:
-        """Copy these tensors to one file, so that later edits have no effect. A file of an earlier process is kept."""
-        if self._base is None or CONFIG not in self._side_files:
-            return []
-        kept = self.root / "base"
-        every = self._keep(kept / "carried", functools.partial(prediction_tensors, kept / CONFIG, self._base))
-        rest = {name: tensor for name, tensor in every.items() if name not in trained}
-        if not rest:
-            return []
-        name = "carried"
-        if rest.keys() != every.keys():
-            name = f"carried-{hashlib.sha256(' '.join(sorted(rest)).encode()).hexdigest()[:12]}"
-            rest = self._keep(kept / name, lambda: rest)
-        return [Shard(name, tensor_digests(rest.items()))]
-
-    def _keep(self, path: Path, make: Callable[[], dict[str, TensorView]]) -> dict[str, TensorView]:
-        """Write tensors to a file, unless it exists or there are none; return the mapped tensors of the file."""
-        if not path.exists():
-            if not (tensors := make()):
-                return {}
-            temp = path.with_name(f".{path.name}.{os.getpid()}")
-            temp.unlink(missing_ok=True)
-            write_shard(temp, tensors, durable=self.durable)
-            os.replace(temp, path)
-        return dict(open_shard(path))
+def _prefix(version: int, digest: str | None = None) -> str:
+    """Return the beginning of the names of a version's folders."""
+    return f"v{version:06d}-{(digest or '')[:12]}"
 
 
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(source, target)
+def _file_names(count: int) -> list[str]:
+    """Return the names of a version's files of tensors, as `transformers` names them."""
+    if count == 1:
+        return [SINGLE]
+    return [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
 
 
 def write_manifest(folder: Path, manifest: WeightManifest) -> Path:
@@ -308,24 +307,38 @@ def digest_of(tensors: Iterable[TensorBytes]) -> str:
 
 
 def read(folder: str | Path) -> tuple[WeightManifest, dict[str, TensorView]]:
-    """Return a version's manifest and the trainer's tensors, mapped and unverified."""
-    root = local_folder(str(folder))
-    manifest = read_manifest(root)
-    return manifest, {name: tensor for name, tensor in open_checkpoint(root).items() if name not in manifest.carried}
+    """Return a version's manifest and the trainer's tensors, mapped and unverified.
+
+    folder: path or URL. What is downloaded from a URL stays mapped if this host's copy is removed.
+    """
+    with local_copy(folder) as root:
+        manifest = read_manifest(root)
+        tensors = open_checkpoint(root)
+    return manifest, {name: tensor for name, tensor in tensors.items() if name not in manifest.carried}
 
 
 def trained_tensors(folder: str | Path) -> dict[str, TensorView]:
     """Return the trainer's tensors of a version, or all of a Hugging Face folder, mapped and unverified."""
-    root = local_folder(str(folder))
-    return read(root)[1] if (root / MANIFEST).is_file() else open_checkpoint(root)
+    with local_copy(folder) as root:
+        return read(root)[1] if (root / MANIFEST).is_file() else open_checkpoint(root)
 
 
 def verify(folder: str | Path, digest: str | None = None) -> WeightManifest:
     """Check every byte of a version against its manifest, and the manifest against `digest` (`weights.published`).
 
-    Raises WeightsDamaged naming the tensor or file.
+    If a copy of this host is damaged, it is downloaded once more. Raises WeightsDamaged naming the tensor or file.
     """
-    root = local_folder(str(folder))
+    try:
+        with local_copy(folder) as root:
+            return _verify(root, digest)
+    except WeightsDamaged:
+        if not drop_copy(folder):
+            raise
+    with local_copy(folder) as root:
+        return _verify(root, digest)
+
+
+def _verify(root: Path, digest: str | None) -> WeightManifest:
     manifest, tensors = read_manifest(root), open_checkpoint(root)
     if digest is not None and manifest.digest != digest:
         raise WeightsDamaged(f"{root} has weights {manifest.digest}, but {digest} was published: use its url")
@@ -345,15 +358,6 @@ def verify(folder: str | Path, digest: str | None = None) -> WeightManifest:
         if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
             raise WeightsDamaged(f"{path} is missing or was changed: restore it from a copy")
     return manifest
-
-
-def local_folder(url: str) -> Path:
-    """Return the path of a local URL. Raises InvalidValue for another URL: engines load weights from a folder."""
-    if url.startswith("file://"):
-        return Path(url.removeprefix("file://"))
-    if "://" in url:
-        raise InvalidValue(f"weights cannot be stored at {url}: give a folder that trainer and engines share")
-    return Path(url)
 
 
 def _size(digest: TensorDigest) -> int:

@@ -37,7 +37,8 @@ from storage.blobs import BlobStore
 from storage.compression import FRAME_LIMIT, decompress
 from storage.memory_log import MemoryLog
 from storage.object_store import ObjectFolder
-from storage.weights.store import MANIFEST, WeightManifest, read_manifest, write_manifest
+from storage.weights.base_files import MANIFEST
+from storage.weights.store import WeightManifest, read_manifest, write_manifest
 from tests import made
 from tests.storage.test_archive_trust import RUN, prompt, recorded, written
 

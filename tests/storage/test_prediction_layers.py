@@ -12,10 +12,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, randn
 
 from schemas.errors import CheckpointMismatch, WeightsDamaged
+from storage.weights.base_files import MANIFEST
 from storage.weights.copies import copy_version
 from storage.weights.files import INDEX, open_checkpoint
 from storage.weights.shards import TensorBytes
-from storage.weights.store import MANIFEST, WeightStore, read, trained_tensors, verify
+from storage.weights.store import WeightStore, read, trained_tensors, verify
 
 NAMES = ("model.layers.2.eh_proj.weight", "model.layers.2.shared_head.head.weight")
 

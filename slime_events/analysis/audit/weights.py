@@ -8,8 +8,9 @@ from schemas.weights import WeightsActivated, WeightsPublished
 from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Ledger
 from slime_events.analysis.audit.report import Finding
+from storage.folders.places import local_path
 from storage.log import Recorded
-from storage.weights.store import local_folder, verify
+from storage.weights.store import verify
 
 
 class Weights(Check):
@@ -103,7 +104,7 @@ class WeightFiles(Check):
 
     def _folder(self, url: str) -> Path | None:
         try:
-            published = local_folder(url)
+            published = local_path(url)
         except InvalidValue:
             return None
         folders = [published] if self._weights is None else [self._weights / published.name, published]

@@ -17,7 +17,8 @@ from slime_events.core.sessions.turn_paths import TurnPaths
 from slime_events.core.tokens.trajectory import read_trajectory
 from slime_events.model.ancestry import Ancestor, Ancestry, open_ancestry
 from slime_events.model.records import Run
-from storage.weights.store import WeightStore, local_folder, verify
+from storage.folders.places import local_path
+from storage.weights.store import WeightStore, verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def weight_folder(rollout: RecordedRollout, version: int, folders: list[str]) ->
     if published is None:
         raise RunNotFound(f"run {rollout.run} has not published weight version {version}")
     for folder in (published.url, *folders):
-        local = local_folder(folder)
+        local = local_path(folder)
         if (local / "manifest.json").is_file():
             with contextlib.suppress(WeightsDamaged):
                 verify(str(local), published.digest)
