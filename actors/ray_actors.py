@@ -164,7 +164,7 @@ class TrainerActor:
         async with join_run(address, "trainer") as worker:
             ranks = RayRanks(peers, settings.debug.save_debug_train_data)
             imported = time.perf_counter()
-            await ranks.start(settings, rendezvous_address())
+            await ranks.start(settings, rendezvous_address(await ranks.meeting_host()))
             built = time.perf_counter()
             seconds = {"imports": imported - begun, "model": built - imported}
             await worker.join(seconds, rank_environment(settings.trainer))
@@ -190,6 +190,12 @@ class RankActor:
         self._printed.enter_context(copy_output_to_log())
         self._number = rank
         self._rank: Backend | None = None
+
+    def host(self) -> str:
+        """Return the address of this rank's machine in Ray."""
+        import ray
+
+        return str(ray.util.get_node_ip_address())
 
     def start(self, trainer: TrainerSettings, *args: Any) -> None:
         """Build this rank and join the process group. args: further arguments of `RankClass`. Raises as `call`."""

@@ -22,7 +22,7 @@ from storage.cancellation import end_all
 from storage.jetstream.address import NatsAddress, NatsPlace
 from storage.jetstream.log import JetStreamLog
 from storage.nats.accounts import Access, guard
-from storage.nats.ports import freed
+from storage.nats.ports import HOST, freed
 from storage.nats.server import NatsServer
 
 NATS_FOLDER = "nats"
@@ -137,11 +137,14 @@ def unread(run_folder: Path) -> Iterator[None]:
         yield
 
 
-async def own_server(run_folder: Path, run: str, *, agents: bool = False, port: int | None = None) -> NatsServer:
+async def own_server(
+    run_folder: Path, run: str, *, agents: bool = False, port: int | None = None, host: str = HOST
+) -> NatsServer:
     """Return the run's server for its launcher: the running one in its folder, or a new one.
 
     A server of older code that accepts clients without credentials is restarted with credentials. agents: see `guard`.
-    port: the port that the run's processes use; None: any, before there are such processes.
+    port: the port that the run's processes use; None: any, before there are such processes. host: address that they
+    use. A running server with another address is restarted.
 
     A server that readers have started becomes the run's own: they do not stop it. Raises as `NatsServer.start`,
     DeadlineExceeded and RunNotFound.
@@ -153,15 +156,15 @@ async def own_server(run_folder: Path, run: str, *, agents: bool = False, port: 
         while True:
             server = NatsServer.attach(folder)
             is_new |= guard(folder, run, agents=agents)
-            if server is not None and not is_new and port in (None, server.port):
+            if server is not None and not is_new and port in (None, server.port) and server.host == host:
                 server.adopt()
                 return server
             if server is not None:
                 if port not in (None, server.port):
-                    await freed(port)  # its readers keep it until then
+                    await freed(port, host)  # its readers keep it until then
                 await server.stop()
             try:
-                return await NatsServer.start(folder, port=port)
+                return await NatsServer.start(folder, port=port, host=host)
             except FolderInUse:
                 if time.monotonic() > end:
                     raise
@@ -207,7 +210,7 @@ async def _keep(server: NatsServer, lock: int) -> None:
         try:
             if not _is_of(lock, server.folder):
                 return  # the run was removed; another run may have its name
-            server = await NatsServer.start(server.folder, port=server.port, temporary=True)
+            server = await NatsServer.start(server.folder, port=server.port, temporary=True, host=server.host)
         except FolderInUse:
             continue  # its launcher or another reader is starting it
         except (SlimeEventsError, OSError) as error:

@@ -42,7 +42,8 @@ from schemas.errors import RankLost, TrainerError
 from slime_events.algorithms.packing import micro_batches
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.machine.gpus import look, this_machine
-from slime_events.core.run.process_environment import listen_on_loopback, set_for_cuda
+from slime_events.core.run.network import listen_towards
+from slime_events.core.run.process_environment import set_for_cuda
 from slime_events.core.training.datums import Datum
 from slime_events.core.training.train_batch import StoredVersion, TrainSample
 from slime_events.loop.training.past_versions import OLD_ACTOR
@@ -69,8 +70,8 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
     device = torch.device("cpu") if on_cpu() else _take_gpu(rank)
     timeout = timedelta(minutes=settings.distributed_timeout_minutes)
     backend = "gloo" if on_cpu() else "nccl"
-    listen_on_loopback()
     try:
+        listen_towards(master.rpartition(":")[0])
         store = meeting_place(master, rank, world_size, timeout)
         dist.init_process_group(backend, rank=rank, world_size=world_size, timeout=timeout, store=store)
     except (RuntimeError, ValueError, OSError) as error:
@@ -119,7 +120,8 @@ def meeting_place(master: str, rank: int, world_size: int, timeout: timedelta) -
     if world_size == 1:
         return HashStore()
     host, _, port = master.rpartition(":")
-    listening = socket.create_server((host, int(port))).detach() if rank == 0 else None
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, int(port)), family=family).detach() if rank == 0 else None
     return TCPStore(host, int(port), world_size, rank == 0, timeout, master_listen_fd=listening)
 
 

@@ -148,6 +148,6 @@ async def collective(parts: Sequence[Awaitable[T]], give_up: Callable[[], None])
         await end_all(*tasks)
 
 
-def rendezvous_address() -> str:
-    """Return the `host:port` at which the ranks of a trainer meet: a free port on loopback."""
-    return f"{HOST}:{free_port()}"
+def rendezvous_address(host: str = HOST) -> str:
+    """Return the `host:port` at which the ranks of a trainer meet: a free port of `host`, an address of rank 0."""
+    return f"{host}:{free_port(host)}"

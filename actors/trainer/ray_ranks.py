@@ -18,6 +18,7 @@ from actors.trainer.ranks import Ranks, collective
 from schemas.errors import RankLost
 from slime_events.analysis.export.dump import train_dump_path
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.network import meeting_host
 from slime_events.core.training.datums import Beginning
 from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.plugins.trainer_points import rank_args
@@ -47,6 +48,14 @@ class RayRanks(Ranks):
         )  # here, since it takes seconds in which another process could take a chosen port
         self._rank: Backend | None = None
         self._hang_s: float | None = None
+
+    async def meeting_host(self) -> str:
+        """Return the address at which the ranks meet: of rank 0's machine, or loopback if all are there.
+
+        Raises RankLost.
+        """
+        others = await asyncio.gather(*(_of_peer(rank, peer.host.remote()) for rank, peer in enumerate(self._peers, 1)))
+        return meeting_host([ray.util.get_node_ip_address(), *others] if others else [])
 
     async def start(self, settings: TrainSettings, master: str) -> None:
         """Build rank 0 and all peers, which meet at `master`."""

@@ -85,7 +85,7 @@ class NatsPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         address = read_credentials(self.creds, self.url) if self.creds else NatsAddress(url=self.url)
         return msgspec.structs.replace(
             address,
-            ca=_read("--nats-tls-ca", self.tls_ca) if self.tls_ca else "",
+            ca=_read("--nats-tls-ca", self.tls_ca) if self.tls_ca else address.ca,
             certificate=_read("--nats-tls-cert", self.tls_cert) if self.tls_cert else "",
             key=_read("--nats-tls-key", self.tls_key) if self.tls_key else "",
         )
@@ -110,6 +110,7 @@ class _UserFile(msgspec.Struct):
     password: str
     url: str = ""
     reads_only: bool = False
+    ca: str = ""
 
 
 def read_credentials(path: str | Path, url: str = "") -> NatsAddress:
@@ -125,7 +126,9 @@ def read_credentials(path: str | Path, url: str = "") -> NatsAddress:
         raise InvalidValue(
             f"--nats-creds {path}: give JSON with user and password, a NATS .creds file or the seed of an nkey"
         ) from (None if isinstance(error, json.JSONDecodeError | RecursionError) else error)
-    return NatsAddress(url=url or file.url, user=file.user, password=file.password, reads_only=file.reads_only)
+    return NatsAddress(
+        url=url or file.url, user=file.user, password=file.password, reads_only=file.reads_only, ca=file.ca
+    )
 
 
 def _read(flag: str, path: str) -> str:

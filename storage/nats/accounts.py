@@ -139,12 +139,13 @@ def read_access(folder: Path, access: Access, url: str) -> NatsAddress:
     return read_credentials(path, url) if path.is_file() else NatsAddress(url=url)
 
 
-def note_url(folder: Path, url: str) -> None:
-    """Write the URL into each file, so that a producer outside needs nothing else."""
+def note_url(folder: Path, url: str, ca: str = "") -> None:
+    """Write the URL into each file, so that a producer outside needs nothing else. ca: PEM text to verify it with."""
     for access in Access:
         fields = json.loads(file_of(folder, access).read_text())
-        if fields["url"] != url:
-            write_private(file_of(folder, access), _text(fields | {"url": url}))
+        if (fields["url"], fields.get("ca", "")) != (url, ca):
+            others = {name: value for name, value in fields.items() if name != "ca"}
+            write_private(file_of(folder, access), _text(others | {"url": url} | ({"ca": ca} if ca else {})))
 
 
 def noted_url(folder: Path) -> str:

@@ -3,6 +3,7 @@
 nats.conf      its configuration           server.json   pid, url, whether temporary
 nats.log       its own log                 server.lock   locked by the server process while it runs
 jetstream/     the streams                 roles.json, producer.json, viewer.json   credentials (accounts.py)
+certificate.pem, certificate.key    of a server that other machines reach (certificate.py)
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from typing import Annotated
 
 from schemas.doc import doc
 from schemas.errors import NoSpace
-from storage.nats.ports import HOST, port_of
+from storage.nats.ports import HOST, host_of, port_of, with_port
 
 LOCK = "server.lock"
 MAX_PAYLOAD = 8 * 1024 * 1024
@@ -44,12 +45,17 @@ class ServerRecord:
         """Port on which it listens."""
         return port_of(self.url)
 
+    @property
+    def host(self) -> str:
+        """Address on which it listens."""
+        return host_of(self.url)
 
-def config_text(folder: Path, port: int, max_store_bytes: int, more: str = "") -> str:
-    """Return the server's configuration. more: lines for a node of a cluster."""
+
+def config_text(folder: Path, port: int, max_store_bytes: int, more: str = "", host: str = HOST) -> str:
+    """Return the server's configuration. more: further lines, such as for a node of a cluster."""
     return "\n".join(
         (
-            f'listen: "{HOST}:{port}"',
+            f'listen: "{with_port(host, port)}"',
             f"max_payload: {MAX_PAYLOAD}",
             "max_pending: 256MB",
             'write_deadline: "30s"',

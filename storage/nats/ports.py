@@ -1,4 +1,4 @@
-"""Choose stable ports for servers on loopback: a restarted server must get the address that its clients know.
+"""Choose stable ports for servers of this machine: a restarted server must get the address that its clients know.
 
 The kernel assigns ports of one range to clients, and to servers that listen on port 0. While a server is down, another
 process may get its port if it is in that range, so ports below the range are used.
@@ -6,10 +6,12 @@ process may get its port if it is in that range, so ports below the range are us
 
 import asyncio
 import errno
+import ipaddress
 import secrets
 import socket
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from schemas.errors import LogUnavailable
 
@@ -23,12 +25,25 @@ FREED_S = 1.0
 """Seconds to wait for a port: a killed server releases its folder's lock before its port."""
 
 
-def port_is_free(port: int) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether only processes of this machine reach an address or name."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def with_port(host: str, port: int) -> str:
+    """Return `host:port`, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def port_is_free(port: int, host: str = HOST) -> bool:
     """Return whether a server could listen on the port now."""
-    with socket.socket() as probe:
+    with _socket_for(host) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except OSError as error:
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 return False
@@ -36,13 +51,13 @@ def port_is_free(port: int) -> bool:
     return True
 
 
-async def freed(port: int) -> int:
+async def freed(port: int, host: str = HOST) -> int:
     """Wait until a server could listen on the port, and return it. Raises LogUnavailable."""
     end = time.monotonic() + FREED_S
-    while not port_is_free(port):
+    while not port_is_free(port, host):
         if time.monotonic() > end:
             shows = f"`ss -ltnp 'sport = :{port}'` shows the process"
-            raise LogUnavailable(f"port {port} on {HOST} is taken: {shows}")
+            raise LogUnavailable(f"port {port} on {host} is taken: {shows}")
         await asyncio.sleep(_STEP_S)
     return port
 
@@ -52,17 +67,26 @@ def port_of(url: str) -> int:
     return int(url.rpartition(":")[2])
 
 
-def free_port() -> int:
-    """Return a free port below the kernel's range, or any free port if the kernel has no such range.
+def host_of(url: str) -> str:
+    """Return the address in a server's URL."""
+    return urlsplit(url).hostname or HOST
+
+
+def free_port(host: str = HOST) -> int:
+    """Return a port of `host` that is free, below the kernel's range; any free port if the kernel has no such range.
 
     It does not use `random`: with the user's seed, every process would choose the same port.
     """
     for _ in range(_TRIES if (end := _first_given_out()) > FIRST else 0):
-        if port_is_free(port := FIRST + secrets.randbelow(end - FIRST)):
+        if port_is_free(port := FIRST + secrets.randbelow(end - FIRST), host):
             return port
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
+    with _socket_for(host) as probe:
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])
+
+
+def _socket_for(host: str) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
 def _first_given_out() -> int:

@@ -1,8 +1,9 @@
 """`NatsServer`: the NATS server of a run, in the run's own folder.
 
 The server survives a crash of the process that started it: it has its own session, and holds the lock through an
-inherited file. Every acked message is on disk (`sync_interval: always`). The server listens on loopback only, and
-requires credentials if its folder has some (storage/nats/accounts.py), as a run's folder does.
+inherited file. Every acked message is on disk (`sync_interval: always`). The server requires credentials if its
+folder has some (storage/nats/accounts.py), as a run's folder does. It listens on loopback, or on one address of a
+network: then with credentials and TLS (storage/nats/certificate.py).
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from schemas.errors import FolderInUse, LogUnavailable, MissingPart, StorageError
+from schemas.errors import AccessDenied, FolderInUse, LogUnavailable, MissingPart, StorageError
 from storage.file_lock import is_locked
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.connection import OLDEST_SERVER
 from storage.nats import accounts, batch_staging
+from storage.nats.certificate import Certificate, certificate_for
 from storage.nats.folder import LOCK, ServerRecord, config_text, locked, log_tail, max_store, read_record
-from storage.nats.ports import HOST, free_port, freed, port_of
+from storage.nats.ports import HOST, free_port, freed, host_of, is_loopback, port_of
 
 _STEP_S = 0.01
 _CORES = max(1, len(os.sched_getaffinity(0)) // 2)
@@ -39,7 +41,7 @@ class NatsServer:
 
     def __init__(self, folder: Path, record: ServerRecord, process: subprocess.Popen[bytes] | None = None) -> None:
         self.folder, self.record, self._process = folder, record, process
-        self.url, self.port, self.pid = record.url, record.port, record.pid
+        self.url, self.host, self.port, self.pid = record.url, record.host, record.port, record.pid
 
     @property
     def alive(self) -> bool:
@@ -74,21 +76,25 @@ class NatsServer:
         temporary: bool = False,
         max_store_bytes: int | None = None,
         more: str = "",
+        host: str = HOST,
     ) -> NatsServer:
         """Start a server on a new or existing folder, and wait until it answers.
 
         port: None: its last port if that is free soon, else any. max_store_bytes: size limit of the log, by default the
-        disk's free space. more: see `config_text`. Raises MissingPart, NoSpace, FolderInUse, LogUnavailable (port in
-        use, not ready).
+        disk's free space. more: see `config_text`. host: IP address to listen on; beyond loopback with TLS. Raises
+        MissingPart, NoSpace, FolderInUse, LogUnavailable (port in use, not ready), AccessDenied (beyond loopback
+        without credentials).
         """
         binary = await asyncio.to_thread(find_binary)
         folder = folder.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         if is_locked(folder / LOCK):  # before waiting for a port
             raise _in_use(folder)
-        chosen = await cls._choose_port(folder, port)
+        certificate = _certificate(folder, host)
+        chosen = await cls._choose_port(folder, port, host)
         limit = max_store(folder) if max_store_bytes is None else max_store_bytes
-        process = cls._spawn(binary, folder, config_text(folder, chosen, limit, more))
+        lines = f"{more}\n{_tls(certificate)}\n" if certificate else more
+        process = cls._spawn(binary, folder, config_text(folder, chosen, limit, lines, host))
         try:
             async with asyncio.timeout(deadline_s):
                 url = await cls._ready(process, folder)
@@ -102,19 +108,19 @@ class NatsServer:
             raise
         batch_staging.stage_in_memory(folder)  # again: a starting server removes the links
         if accounts.is_guarded(folder):
-            accounts.note_url(folder, url)
+            accounts.note_url(folder, url, certificate.text if certificate else "")
         record = ServerRecord(process.pid, url, temporary)
         (folder / "server.json").write_text(json.dumps(asdict(record)))
         return cls(folder, record, process)
 
     @staticmethod
-    async def _choose_port(folder: Path, port: int | None) -> int:
+    async def _choose_port(folder: Path, port: int | None, host: str) -> int:
         if port is not None:
-            return await freed(port)
+            return await freed(port, host)
         with contextlib.suppress(LogUnavailable):
             if (last := _last_port(folder)) is not None:
-                return await freed(last)
-        return free_port()
+                return await freed(last, host)
+        return free_port(host)
 
     @staticmethod
     def _spawn(binary: Path, folder: Path, config: str) -> subprocess.Popen[bytes]:
@@ -152,7 +158,7 @@ class NatsServer:
                 )
             with contextlib.suppress(OSError, ValueError, LookupError):
                 url = str(json.loads(ports.read_text())["nats"][0])
-                reader, writer = await asyncio.open_connection(HOST, port_of(url))
+                reader, writer = await asyncio.open_connection(host_of(url), port_of(url))
                 try:
                     if b'"jetstream":true' in await reader.readline():
                         return url
@@ -196,6 +202,19 @@ class NatsServer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+
+def _certificate(folder: Path, host: str) -> Certificate | None:
+    """Return the certificate of a server that listens on `host`; None on loopback. Raises AccessDenied."""
+    if is_loopback(host):
+        return None
+    if not accounts.is_guarded(folder):
+        raise AccessDenied(f"a NATS server without credentials listens on loopback only, not on {host}")
+    return certificate_for(folder, host)
+
+
+def _tls(certificate: Certificate) -> str:
+    return f"tls {{ cert_file: {json.dumps(str(certificate.file))}, key_file: {json.dumps(str(certificate.key))} }}"
 
 
 def _in_use(folder: Path) -> FolderInUse:

@@ -21,8 +21,10 @@ from ray.exceptions import RaySystemError
 
 from slime_events.app.launch.cluster import MODE_NAME, QUIET, Cluster
 from slime_events.app.launch.own_ray import ONLOOKERS, PORTS, STAND_IN
+from slime_events.app.launch.run_lock import MARK
 from slime_events.core.run.own_python import ROOT
 from slime_events.plugins.loader import load_function
+from tests import made
 from tests.plug_points.test_shadows import NAMES, shadows
 
 THREADS = "OMP_NUM_THREADS"
@@ -105,6 +107,41 @@ def test_workers_of_our_own_ray_inherit_their_variables(begun: list[dict[str, An
     assert [named["threads"] for named in begun] == ["1", None]
     assert begun[1]["runtime_env"]["env_vars"][THREADS] == "1"
     assert THREADS not in os.environ
+
+
+def test_variables_of_the_network_and_the_launch_s_mark_reach_other_machines(
+    begun: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"NCCL_IB_HCA": "mlx5", "GLOO_SOCKET_IFNAME": "ib0", MARK: "this launch"}
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    Cluster("127.0.0.1:1").start()
+    variables = begun[0]["runtime_env"]["env_vars"]
+    assert {name: variables.get(name) for name in own} == own
+
+
+def test_a_process_of_the_launcher_s_machine_and_a_rank_on_cpus_have_their_node(
+    begun: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[Any] = []
+
+    def options(name: str, scheduling_strategy: Any = None) -> Any:
+        chosen.append(scheduling_strategy and (scheduling_strategy.node_id, scheduling_strategy.soft))
+        return SimpleNamespace(remote=lambda: SimpleNamespace())
+
+    monkeypatch.setattr(ray, "remote", lambda **_: lambda _: SimpleNamespace(options=options))
+    own = "aa" * 28
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: own))
+    nodes = [("10.0.0.2", "bb" * 28, True), ("10.0.0.1", own, True), ("10.0.0.3", "cc" * 28, False)]
+    listed = [{"NodeManagerAddress": where, "NodeID": node, "Alive": alive} for where, node, alive in nodes]
+    monkeypatch.setattr(ray, "nodes", lambda: listed)
+    for address in ("10.0.0.1:6379", None):
+        cluster = Cluster(address)
+        cluster.place(made.placement(ranks=2))
+        for placing in ({"here": True}, {"rank": 0}, {"rank": 1}, {}):
+            cluster.actor(Late, "late", **placing)
+    assert chosen[:4] == [(own, False), (own, True), ("bb" * 28, True), None]
+    assert chosen[4:] == [None] * 4, "its own Ray is on this machine alone"
 
 
 @pytest.mark.parametrize("address", [None, "127.0.0.1:1"])

@@ -87,6 +87,7 @@ class Placing:
         self.placed: list[tuple[str, float | None]] = []
         self.nice: dict[str, int] = {}
         self.ranks: dict[str, int] = {}
+        self.here: set[str] = set()
 
     def actor(
         self,
@@ -96,9 +97,12 @@ class Placing:
         gpus: float | None = None,
         nice: int = 0,
         rank: int | None = None,
+        here: bool = False,
         **__: Any,
     ) -> Any:
         self.placed.append((name.partition("-")[0], gpus))
+        if here:
+            self.here.add(self.placed[-1][0])
         if rank is not None:
             self.ranks[self.placed[-1][0]] = rank
         self.nice[self.placed[-1][0]] = nice
@@ -133,6 +137,8 @@ async def test_what_each_process_has_of_a_gpu(
     heavy = {name: gpus for name, gpus in cluster.placed if name in dict(expected)}
     assert sorted(heavy.items()) == sorted(expected)
     assert cluster.ranks == {"rank1": 1, "trainer": 0}, "each has a place, and nobody else"
+    others = {name for name, _ in cluster.placed} - {"rank1", "trainer", "engines"}
+    assert cluster.here == others >= {"conductor", "grader", "archivist", "inbox"}, "their files are the launcher's"
     assert all(not gpus for name, gpus in cluster.placed if name not in heavy)
     yields = settings.engine.device != "cuda"
     assert [bool(cluster.nice[name]) for name in ("trainer", "rank1")] == [yields, yields], "no GPU waits for a thread"

@@ -10,7 +10,11 @@ from schemas.doc import doc
 from slime_events.app.cli.checks import Check, Outcome
 
 _USES = (
-    ("nats-server", "the log; clients need its credentials", "name the server that others connect to with --nats-url"),
+    (
+        "nats-server",
+        "the log; clients need its credentials",
+        "it listens where --ray-address is; or use --nats-url",
+    ),
     ("ServeReplica", "Ray Serve's calls to an engine's replica", ""),
     ("gcs_server", "Ray's tables", ""),
     ("raylet", "Ray's node: workers and objects", ""),

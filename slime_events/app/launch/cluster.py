@@ -14,9 +14,13 @@ from typing import Any
 
 from schemas.errors import DeadlineExceeded, MissingPart
 from schemas.placements import PlacementPlanned
+from slime_events.app.launch.leftovers import end_leftovers
 from slime_events.app.launch.own_ray import make_small
 from slime_events.app.launch.rank_places import RankPlaces, gpu_nodes
+from slime_events.app.launch.run_lock import MARK
 from slime_events.core.planning.placement import GpuNode
+from slime_events.core.planning.rank_homes import rank_homes
+from slime_events.core.run.network import carried_variables
 from slime_events.core.run.own_python import own_path
 from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, inherited, restored, yield_to_others
 from slime_events.plugins.loader import USER_FOLDER
@@ -75,6 +79,7 @@ class Cluster:
         self._starting = threading.Lock()
         self._ended = self._deploying = False
         self._places: RankPlaces | None = None
+        self._homes: list[str] = []
         self.nodes: list[GpuNode] = []
         """Machines with GPUs, set by `start`."""
 
@@ -96,8 +101,10 @@ class Cluster:
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
         variables, extra = {**ONE_THREAD, **QUIET, **KEEP_MEMORY, **own_path()}, {}
-        # Workers may be on other machines, and relative paths of a user's functions are relative to this folder.
-        own: dict[str, Any] = {"runtime_env": {"env_vars": variables | {USER_FOLDER: str(Path.cwd())}}}
+        # Workers may be on other machines, and relative paths of a user's functions are relative to this folder. The
+        # mark identifies them if this launcher is killed.
+        there = {USER_FOLDER: str(Path.cwd())} | {name: os.environ[name] for name in (MARK,) if name in os.environ}
+        own: dict[str, Any] = {"runtime_env": {"env_vars": carried_variables() | variables | there}}
         if not self._address:
             store = object_store_bytes(_free_shared_memory())
             own = {"include_dashboard": False, "object_store_memory": store, "_node_ip_address": LOOPBACK}
@@ -126,13 +133,15 @@ class Cluster:
     def place(self, planned: PlacementPlanned) -> None:
         """Reserve the planned bundles of all ranks, so that engines fit beside them.
 
-        Blocks for some seconds: call it in a thread. Raises DeadlineExceeded if Ray does not give the GPUs, or after
-        `stop`.
+        On CPUs ranks are spread over the machines of a Ray that was joined. Blocks for some seconds: call it in a
+        thread. Raises DeadlineExceeded if Ray does not give the GPUs, or after `stop`.
         """
         with self._starting:
             if self._ended:
                 raise DeadlineExceeded("the trainer's ranks got no GPUs: the run is ending")
             self._places = RankPlaces.reserve(planned, lambda: self._ended)
+            if self._places is None and self._address and planned.ranks:
+                self._homes = rank_homes(planned.ranks, _nodes())
 
     def actor(
         self,
@@ -149,18 +158,33 @@ class Cluster:
 
         gpus: GPUs that the actor takes; with 0 torch sees none, with None all GPUs of the machine. nice: niceness of
         the process. env: extra environment variables of this process. here: run it on this machine. rank: rank of the
-        trainer, which goes to its place if `place` has reserved places.
+        trainer, which goes to its place if `place` has chosen places.
         """
         import ray
 
         own = {"runtime_env": {"env_vars": dict(env)}} if env else {}
         remote = ray.remote(num_cpus=0, num_gpus=gpus or 0, max_restarts=0, **own)(cls)
-        where = _this_node() if here else None if rank is None or self._places is None else self._places.of(rank)
+        where = self._where(here=here, rank=rank)
         placed = remote.options(name=name, **({"scheduling_strategy": where} if where else {}))
         actor = placed.remote(*args)
         if nice or gpus == 0:
             actor.__ray_call__.remote(_settle, nice, gpus == 0)
         return actor
+
+    def _where(self, *, here: bool, rank: int | None) -> Any:
+        """Return the scheduling strategy of an actor; None if any machine will do."""
+        if rank is not None:
+            if self._places is not None:
+                return self._places.of(rank)
+            return _on_node(self._homes[rank], soft=True) if self._homes else None
+        return _on_node(_own_node()) if here and self._address else None
+
+    def end_leftovers(self, mark: str, run: str) -> int:
+        """End the processes of a killed launcher of the run on all machines, and return their number. Blocks.
+
+        mark: its value of MARK.
+        """
+        return end_leftovers(mark, app_of(run))
 
     def kill(self, actor: Any) -> None:
         """End an actor's process."""
@@ -249,11 +273,31 @@ def _settle(_: object, nice: int, hides_gpus: bool) -> None:
     yield_to_others(nice)
 
 
-def _this_node() -> Any:
+def app_of(run: str) -> str:
+    """Return the name of the deployment of a run's engines."""
+    return f"rollout-{run}"
+
+
+def _own_node() -> str:
     import ray
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def _nodes() -> list[str]:
+    """Return the ids of the machines of this Ray: this one, then the others in the order of their addresses."""
+    import ray
+
+    own = _own_node()
+    alive = [(node["NodeManagerAddress"], node["NodeID"]) for node in ray.nodes() if node["Alive"]]
+    return [own, *(node for _, node in sorted(alive) if node != own)]
+
+
+def _on_node(node: str, *, soft: bool = False) -> Any:
+    """Return the scheduling strategy of a machine. soft: any other machine will do if it is gone."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return NodeAffinitySchedulingStrategy(node, soft=soft)
 
 
 def _log_ray(data: dict[str, Any], ignore_prefix: bool = False) -> None:

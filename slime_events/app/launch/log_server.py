@@ -12,6 +12,7 @@ from storage.cancellation import end_all
 from storage.jetstream.address import NatsAddress, NatsPlace
 from storage.jetstream.log import JetStreamLog
 from storage.nats.accounts import Access
+from storage.nats.ports import HOST
 from storage.nats.server import NatsServer
 from storage.open_log import own_server, record_place
 
@@ -23,7 +24,8 @@ LOOK_S = 0.2
 class LogServer:
     """Starts and restarts the run's own NATS server, or connects to the user's.
 
-    place: the user's server; None for the run's own. note: takes messages for the user. agents: see `guard`.
+    place: the user's server; None for the run's own. note: takes messages for the user. agents: see `guard`. host:
+    address on which the run's own listens.
     """
 
     def __init__(
@@ -34,8 +36,10 @@ class LogServer:
         note: Callable[[str], None],
         *,
         agents: bool = False,
+        host: str = HOST,
     ) -> None:
-        self._folder, self._run, self._place, self._note, self._agents = folder, run, place, note, agents
+        self._folder, self._run, self._place, self._note = folder, run, place, note
+        self._agents, self._host = agents, host
         self._server: NatsServer | None = None
         self._noted = set[str]()
 
@@ -57,7 +61,7 @@ class LogServer:
             record_place(self._folder.path, self._place)
             yield address
             return
-        self._server = await own_server(self._folder.path, self._run, agents=self._agents)
+        self._server = await own_server(self._folder.path, self._run, agents=self._agents, host=self._host)
         keeping = asyncio.create_task(self._keep(), name="keep-nats")
         try:
             yield self._server.address(Access.ROLES)
@@ -101,7 +105,9 @@ class LogServer:
         if self._server is None or self._server.alive:
             return
         self._note_once(f"the NATS server {self._server.pid} of this run has died: starting it again")
-        self._server = await own_server(self._folder.path, self._run, agents=self._agents, port=self._server.port)
+        self._server = await own_server(
+            self._folder.path, self._run, agents=self._agents, port=self._server.port, host=self._server.host
+        )
         self._note_once(f"NATS is running again at {self._server.url}; it has all acked events")
         self._noted.clear()
 

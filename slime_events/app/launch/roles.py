@@ -10,7 +10,7 @@ from schemas.errors import RankLost, SlimeEventsError
 from schemas.placements import PlacedRole, PlacementPlanned
 from schemas.redaction import shown
 from slime_events.app.launch.abandonable import in_thread
-from slime_events.app.launch.cluster import Cluster
+from slime_events.app.launch.cluster import Cluster, app_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.process_environment import NICE_BACKGROUND, NICE_TRAINING, rank_variables
 from slime_events.core.run.run_address import RunAddress
@@ -104,7 +104,7 @@ class Roles:
             bundle=self._bundles[PlacedRole.ENGINE],
             generate=generate_setup(self._settings),
         )
-        self._cluster.serve(app, f"rollout-{self._address.run}")
+        self._cluster.serve(app, app_of(self._address.run))
 
     def _run(self, role: str) -> Any:
         """Call a role's actor, and return Ray's reference. The ranks of a trainer start together."""
@@ -129,7 +129,8 @@ class Roles:
     ) -> Any:
         place = f"{name or role}-{self._address.run}-{self._starts[role]}"
         env = rank_variables(self._settings.trainer) if role == TRAINER else None
-        here = role in (GATEWAY, AGENTS)  # its address belongs to this machine
+        # All other roles write files, or have an address, of the launcher's machine: snapshots, the archive, dumps.
+        here = role != TRAINER
         nice = 0 if gpus else NICE.get(role, 0)
         actor = self._cluster.actor(cls, place, *args, gpus=gpus, nice=nice, env=env, here=here, rank=rank)
         self._actors.setdefault(role, []).append(actor)

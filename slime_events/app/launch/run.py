@@ -34,9 +34,10 @@ from slime_events.app.launch.launcher_presence import check_absent, present
 from slime_events.app.launch.log_server import LogServer
 from slime_events.app.launch.metrics_process import metrics_written
 from slime_events.app.launch.offered_console import console_offered
+from slime_events.app.launch.ray_place import ray_place
 from slime_events.app.launch.roles import CONDUCTOR, Roles, error_of
 from slime_events.app.launch.run_announcement import announce_resume, announce_start
-from slime_events.app.launch.run_lock import holding
+from slime_events.app.launch.run_lock import Holder, holding
 from slime_events.app.launch.run_placement import plan_placement
 from slime_events.app.launch.run_record import RunRecord
 from slime_events.app.launch.supervisor import LAUNCHER, Supervisor
@@ -45,6 +46,7 @@ from slime_events.core.config.derivations import on_device
 from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.planning.bundles import split_of
+from slime_events.core.run.network import log_host
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation, RunAddress
 from slime_events.core.run.run_folder import RunFolder
@@ -56,6 +58,7 @@ from storage.cancellation import check_cancelled
 from storage.file_access import close_to_others, limited_files
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.log import JetStreamLog
+from storage.nats.ports import HOST
 from storage.object_store import ObjectFolder
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -81,12 +84,19 @@ class Launch:
         folder: RunFolder | None = None,
         branched: Branched | None = None,
     ) -> None:
+        host = HOST if settings.run.nats_url else log_host(ray_place(settings.run.ray_address))
         self._settings, self._view, self._resumes = on_device(settings, settings.engine.device), view, resumes
         self._branched = resumes.started.branched if resumes else branched
         self._folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run, settings.run.file_access)
         self._server = LogServer(
-            self._folder, settings.run.run, nats_place(settings.run), view.note, agents=settings.rollout.agents
+            self._folder,
+            settings.run.run,
+            nats_place(settings.run),
+            view.note,
+            agents=settings.rollout.agents,
+            host=host,
         )
+        self._before: Holder | None = None
         self._progress = Progress(settings.run.run)
         self._roles: Roles | None = None
         self._begun = time.perf_counter()
@@ -109,6 +119,7 @@ class Launch:
         with limited_files(access), holding(self._folder) as before, self._stopping():
             if close_to_others(self._folder.path, access):
                 self._view.note(f"note: every user could read {self._folder.path}; now --file-access applies")
+            self._before = before
             try:
                 if self._branched is not None:
                     from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
@@ -160,6 +171,8 @@ class Launch:
                 self._view.note(client_words(self._folder, where))
             await asyncio.shield(starting)  # Ray can be stopped only after it has started
             self._handle_signals()  # Ray's own handler treats SIGTERM as a crash: it prints stacks, and then aborts
+            if self._before is not None and self._settings.run.ray_address:
+                await self._end_leftovers(cluster, self._before)
             worker = Participant(log, LAUNCHER, incarnation=incarnation)
             planned = await self._place(cluster, worker, incarnation)
             check_cancelled()
@@ -191,6 +204,11 @@ class Launch:
         begun = time.perf_counter()
         cluster.start()
         self._seconds["ray"] = time.perf_counter() - begun
+
+    async def _end_leftovers(self, cluster: Cluster, before: Holder) -> None:
+        """End what a killed launcher has left on other machines. Those of this machine have ended before the log."""
+        if count := await asyncio.to_thread(cluster.end_leftovers, before.mark, self._settings.run.run):
+            self._view.note(f"ended {count} processes elsewhere, left by launcher {before.pid}, which was killed")
 
     async def _place(self, cluster: Cluster, worker: Participant, incarnation: Incarnation) -> PlacementPlanned:
         """Record where the run's processes will be, or refuse a run that has too few GPUs; then reserve the GPUs."""

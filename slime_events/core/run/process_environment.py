@@ -93,12 +93,6 @@ def set_for_cuda() -> None:
         os.environ.setdefault(name, value)
 
 
-def listen_on_loopback() -> None:
-    """Make torch listen on the loopback interface in this process, unless the environment names an interface."""
-    for name, interface in LOOPBACK_ONLY.items():
-        os.environ.setdefault(name, interface)
-
-
 def yield_to_others(nice: int) -> None:
     """Give this process at least this niceness; on Linux, each of its threads, which have their own niceness.
 

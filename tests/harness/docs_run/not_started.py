@@ -32,6 +32,7 @@ NOT_STARTED = [
     NotStarted("docs/branching.md", "slime-events branch tp --from 3", "needs a parent of two tensor parallel ranks: "
                "tests/run/test_parallel.py starts those, tests/cli/test_branch.py has the refusal"),
     NotStarted("docs/deploying.md", "slime-events train ... --nats-url", ELSEWHERE),
+    NotStarted("docs/deploying.md", "slime-events train --ray-address", ELSEWHERE),
     NotStarted("docs/gateway.md", "slime-events train ... --nats-url", ELSEWHERE),
     *(NotStarted("docs/deploying.md", begin, CHECKED) for begin in ("docker ", "kubectl ", "systemctl ", "sbatch ")),
     NotStarted("docs/deploying.md", "make deploy-check", OURS),
