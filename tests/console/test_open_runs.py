@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from schemas.errors import BadQuery, RunNotFound
-from serve_apps.http.console import open_runs
+from serve_apps.http.console import open_runs, pace
 from serve_apps.http.console.open_runs import OpenRuns
 from storage.memory_log import MemoryLog
 from tests import made
@@ -46,7 +46,7 @@ async def test_a_run_that_cannot_be_opened_is_tried_again() -> None:
 
 
 async def test_tables_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_runs, "REST", -1.0)  # no pause
+    monkeypatch.setattr(pace, "REST", -1.0)  # no pause
     source = await small()
     async with OpenRuns(source) as runs, runs.use(RUN) as run:
         before, rows = await run.rows(COUNT)
@@ -60,7 +60,7 @@ async def test_tables_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 async def test_alarms_and_tables_at_once_have_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_runs, "REST", -1.0)  # no pause
+    monkeypatch.setattr(pace, "REST", -1.0)  # no pause
     source = await small()
     async with OpenRuns(source) as runs, runs.use(RUN) as run:
         inspected, _ = await asyncio.gather(run.inspected(is_on=False), run.refreshed())

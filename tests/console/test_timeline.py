@@ -11,7 +11,7 @@ import pytest
 
 from schemas.event import Event
 from schemas.rollouts import Timings
-from serve_apps.http.console import kept_lanes
+from serve_apps.http.console import pace
 from serve_apps.http.console.frame import FRAME, TYPES
 from serve_apps.http.console.views.timeline import TimelineHead
 from slime_events.analysis.query import tables_of
@@ -91,7 +91,7 @@ async def test_the_trace_file_has_the_same_intervals(client: httpx.AsyncClient) 
 
 
 async def test_the_lanes_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_lanes, "REST", -1.0)  # no pause
+    monkeypatch.setattr(pace, "REST", -1.0)  # no pause
     source = await small()
     async with client_of(source) as client:
         before, _ = await _window(client)

@@ -7,12 +7,10 @@ import time
 from typing import Annotated, NamedTuple
 
 from schemas.doc import doc
+from serve_apps.http.console.pace import rest_s
 from slime_events.analysis.lanes.lanes import SQL, Lanes
 from slime_events.analysis.query import RunTables
 from slime_events.core.run.run_reader import OpenedRun
-
-REST = 9.0
-"""Pause between two makings, as a multiple of the last one: at most a tenth of the time."""
 
 
 class PlacedLanes(NamedTuple):
@@ -45,5 +43,5 @@ class KeptLanes:
             answer = await self._tables.sql(SQL)
             lanes = await asyncio.to_thread(lambda: Lanes.of(answer.arrow()))
             ended = time.monotonic()
-            self._kept = PlacedLanes(lanes, position, ended + (ended - began) * REST)
+            self._kept = PlacedLanes(lanes, position, ended + rest_s(ended - began))
             return self._kept

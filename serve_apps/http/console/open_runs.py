@@ -16,6 +16,7 @@ from schemas.doc import doc
 from schemas.errors import BadQuery
 from serve_apps.http.console.kept_lanes import KeptLanes
 from serve_apps.http.console.moments import Moments
+from serve_apps.http.console.pace import rest_s
 from serve_apps.http.console.run_source import RunSource
 from serve_apps.http.console.text_search import TextSearch, text_condition
 from slime_events.analysis.query import Answer, RunTables, tables_of
@@ -30,10 +31,6 @@ STORED = ("trained", "rewards", "samples", "groups", "steps")
 """Tables that are computed once per position of the log."""
 IDLE_S = 60.0
 """Seconds without a request after which a run is closed, and with it a server that was started to read its log."""
-REST = 9.0
-"""Pause between two computations of the tables, as a multiple of the last one: at most a tenth of the time, since the
-run may need the processors.
-"""
 STILL_S = 20.0
 """Seconds between two looks for alarms in a run that is on, while its log does not grow: a wait gets longer."""
 QUERY_S = 10.0
@@ -140,12 +137,12 @@ class OpenRun:
                 connection = await self._tables.stored(STORED)
                 snapshot = Snapshot(connection, position, TextSearch(), {}, 0.0)
             taken = time.monotonic() - now
-            self._snapshot = snapshot._replace(next_at=now + taken * (1 + REST))
+            self._snapshot = snapshot._replace(next_at=now + taken + rest_s(taken))
             return self._snapshot
 
     async def inspected(self, *, is_on: bool) -> Inspected:
         """Return the alarms. They are looked for again if the log has grown, and while the run is on every STILL_S
-        seconds, but at most a tenth of the time.
+        seconds, with a rest after each look.
         """
         async with self._inspecting:
             kept, now = self._inspected, time.monotonic()
@@ -155,7 +152,7 @@ class OpenRun:
                 where = self.opened.run, self.opened.where
                 inspection = await inspect(self._tables, *where, ALARMS, is_on=is_on)
                 ended = time.monotonic()
-                kept = self._inspected = Inspected(inspection, position, is_on, ended + (ended - now) * REST)
+                kept = self._inspected = Inspected(inspection, position, is_on, ended + rest_s(ended - now))
             return kept
 
     async def close(self) -> None:

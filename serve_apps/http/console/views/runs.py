@@ -12,11 +12,9 @@ from fastapi.responses import StreamingResponse
 
 from schemas.doc import doc
 from serve_apps.http.console.open_runs import OpenRun, OpenRuns
+from serve_apps.http.console.pace import Pace
 from serve_apps.http.console.run_source import ListedRun
 from serve_apps.http.console.view import ROOT, ConsoleView, RunName, answered, documented
-
-POLL_S = 1.0
-"""Seconds between two looks at the end of the log."""
 
 
 class RunList(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +61,7 @@ async def _state(runs: OpenRuns, opened: OpenRun, *, waits: bool = True) -> RunC
 async def _changes(runs: OpenRuns, run: str) -> AsyncIterator[bytes]:
     """Yield the state of a run when it changes, until the run has ended and the tables have all of it."""
     before: RunChange | None = None
+    pace = Pace()
     async with runs.use(run) as opened:
         while True:
             if before is not None:  # the first state is of the tables that requests before it have read
@@ -75,7 +74,7 @@ async def _changes(runs: OpenRuns, run: str) -> AsyncIterator[bytes]:
                 yield b"event: end\ndata: {}\n\n"
                 return
             if state.position:
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(pace.pause_s())
 
 
 VIEW = ConsoleView("runs", (RunList, RunChange), _add)
