@@ -33,7 +33,7 @@ def closing_words(summary: Mapping[str, Any], command: str = "slime-events") -> 
     parts = [
         _reached(summary),
         _learned(summary),
-        f"The run's files are in {folder}: log, archive, weights, traces.",
+        f"The run's files are in {folder}: log, archive, weights.",
         _next(run, summary.get("sample"), command),
     ]
     return "\n\n".join(part for part in parts if part)

@@ -212,7 +212,7 @@ def where(folder: RunFolder, first: int) -> str:
     """Return the run's folder and commands that show its content. first: the run's first step."""
     name = folder.named
     return "\n".join([
-        f"the run's files are in {folder.path}: log, archive, weights, traces, process logs, summary.json",
+        f"the run's files are in {folder.path}: log, archive, weights, process logs, summary.json",
         f"  slime-events console {name}          pages over the run",
         f"  slime-events show {name}             the run, step by step",
         f"  slime-events show {name} --step {first}    the batch and result of a step",
