@@ -16,7 +16,7 @@ def rest_s(worked_s: float) -> float:
 
 
 class Pace:
-    """Pauses between changes that pages are told: each makes them ask for their tables again.
+    """Pauses between two changes that are sent to pages: after each they ask for their tables again.
 
     cpu_s: gives the CPU seconds of this process, with those of all requests.
     """
