@@ -34,6 +34,7 @@ NAMES = (
     "effective_time",
     "replay",
     "fold",
+    "decide",
     "retrain",
     "algorithms",
     "resume",

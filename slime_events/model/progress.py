@@ -326,7 +326,7 @@ class Progress(StateFold):
     @property
     def in_flight(self) -> int:
         """Number of requested samples without a reward."""
-        return sum(1 for g in self.state.index.begun for s in g.samples.values() if s.reward is None)
+        return sum(1 for g in self.state.index for s in g.samples.values() if s.reward is None)
 
     @property
     def trainer_idle(self) -> float | None:

@@ -162,6 +162,7 @@ TINY = [
     ("resume", {"events": 500}),
     ("lineage", {"events": 500}),
     ("fold", {"events": 500}),
+    ("decide", {"groups": 64, "cycles": 20}),
     ("query", {"events": 500}),
     ("rescore", {"steps": 3}),
 ]

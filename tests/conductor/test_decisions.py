@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import FailureKind
 from schemas.runs import Branched
 from slime_events.core.state.group import GroupState, SamplePhase, SampleState
+from slime_events.core.state.group_index import Age
 from slime_events.core.state.run import Counts, RunPhase, RunState, SealedState
 from slime_events.loop.conductor.accept import has_ended, verdicts
 from slime_events.loop.conductor.decide import Stall, evals_due, is_broken, is_complete, waits_for
-from slime_events.loop.conductor.plan import in_time, stale
+from slime_events.loop.conductor.plan import in_time, last_step, last_steps, stale
 from slime_events.loop.conductor.seal import batch_digest
 from tests import made
 from tests.conductor.driver import Driver, keep_all, make_plan
@@ -131,8 +133,11 @@ def group_of(oldest: int, name: str = "g", version: int = 0) -> GroupState:
 )  # fmt: skip
 def test_groups_are_in_time(oldest: tuple[int, ...], step: int, fits: bool) -> None:
     """Two a step, each trained by the step after its oldest version at the latest."""
-    groups = [group_of(version, f"g{place}", version=9) for place, version in enumerate(oldest)]
-    assert in_time(groups, step, make_plan(groups=2, max_staleness=1)) is fits
+    plan = make_plan(groups=2, max_staleness=1)
+    last = Counter(last_step(group_of(version, f"g{place}", version=9), plan) for place, version in enumerate(oldest))
+    assert in_time(last, step, plan) is fits
+    assert in_time(last_steps(Counter(Age(version, None) for version in oldest), plan), step, plan) is fits
+    assert in_time(last_steps(Counter(Age(version - 4, 5) for version in oldest), plan), step, plan) is fits
 
 
 @pytest.mark.parametrize("in_order", [True, False])

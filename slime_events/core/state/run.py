@@ -9,9 +9,10 @@ import msgspec
 
 from schemas.doc import doc
 from schemas.event import Purpose
+from schemas.ids import group_of
 from schemas.placements import PlacementPlanned
 from schemas.runs import Branched
-from slime_events.core.state.group import GroupPhase, GroupState
+from slime_events.core.state.group import GroupPhase, GroupState, SampleState
 from slime_events.core.state.group_index import GroupIndex
 
 FOLD = 4
@@ -183,7 +184,26 @@ class RunState(msgspec.Struct, kw_only=True, dict=True):
         index: GroupIndex | None = self.__dict__.get(INDEX)
         if index is None or len(index) != len(self.groups) - len(self.waiting):
             index = self.__dict__[INDEX] = GroupIndex(self.groups, self.waiting)
-        return index
+        return index.refresh()
+
+    @property
+    def changed_groups(self) -> dict[str, None] | None:
+        """Names of groups for the index to look at again; None without an index."""
+        index: GroupIndex | None = self.__dict__.get(INDEX)
+        return None if index is None else index.changed
+
+    def change(self, group: GroupState) -> None:
+        """Tell the index that an event changes a group."""
+        if (changed := self.changed_groups) is not None:
+            changed[group.group] = None
+
+    def changed_sample(self, sample: str) -> SampleState | None:
+        """Return the sample with this id for a rule that changes it or its group; None if the group is not open."""
+        group = self.groups.get(group_of(sample))
+        if group is None:
+            return None
+        self.change(group)
+        return group.samples.get(sample)
 
     def advance(self, source: str, offset: int) -> None:
         """Move the cursor of a source behind its prompt at `offset`."""
@@ -200,6 +220,13 @@ class RunState(msgspec.Struct, kw_only=True, dict=True):
         if (index := self.__dict__.get(INDEX)) is not None:
             index.begins(group)
 
+    def end_wait(self, name: str) -> None:
+        """Remove a group from those that wait."""
+        self.waiting.remove(name)
+        self.begin(self.groups[name])
+        if self.priorities is not msgspec.UNSET:
+            self.priorities.pop(name, None)
+
     def leave(self, name: str) -> GroupState | None:
         """Remove a group that does not wait. Returns None if there is no such group."""
         if (index := self.__dict__.get(INDEX)) is not None:
@@ -208,7 +235,9 @@ class RunState(msgspec.Struct, kw_only=True, dict=True):
 
     def in_phase(self, phase: GroupPhase) -> list[GroupState]:
         """Return training groups in a phase after SUBMITTED, in the order of their requests."""
-        groups = [g for g in self.index.begun if g.phase == phase and g.purpose is Purpose.TRAIN]
+        if phase is GroupPhase.REQUESTED:
+            return list(self.index.requested.values())
+        groups = [group for group in self.index if group.phase is phase and group.purpose is Purpose.TRAIN]
         return sorted(groups, key=lambda group: group.order)
 
     @property

@@ -1,16 +1,19 @@
 """Verdicts on groups whose samples have all ended: which groups to train on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
+from itertools import takewhile
 from typing import Any
 
 import msgspec
 
 from schemas.errors import PlugPointError
+from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase
+from slime_events.core.state.group import GroupState, SamplePhase
+from slime_events.core.state.group_index import GroupIndex
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.draw import may_retry
-from slime_events.loop.conductor.plan import Plan, stale
+from slime_events.loop.conductor.plan import Plan, last_steps, stale
 from slime_events.plugins.filters.decide import FilterDecision, should_drop
 
 GroupFilter = Callable[[GroupState], FilterDecision]
@@ -48,11 +51,18 @@ def verdicts(state: RunState, plan: Plan, group_filter: GroupFilter) -> list[Ver
     Without a filter (`verdicts_at_once` is off), acceptances wait until they fill a batch, because a single acceptance
     has no effect.
     """
+    index, dropped = state.index, [_dropped(name) for name in state.by_function.dropped]
+    if not (plan.verdicts_at_once or plan.by_function or index.failed or _fills(index.settled, state, plan)):
+        return [*dropped]
     decided: list[Verdict] = []
-    accepted = [state.groups[name] for name in state.accepted]
-    remaining, ended = state.unsealed_groups, _ended(state, plan)
-    filters = plan.verdicts_at_once or len(accepted) + len(ended) >= plan.groups
+    accepted: list[GroupState] = []
+    remaining, ended = state.unsealed_groups, _ended(index, plan)
+    filters = plan.verdicts_at_once or len(state.accepted) + len(ended) >= plan.groups
+    is_plain = not (filters or plan.by_function or _is_late(state, plan))
     for group in ended:
+        if is_plain and group.group not in index.failed:  # no verdict yet, as for most groups in most cycles
+            accepted.append(group)
+            continue
         verdict: Verdict | None = _broken(group) or stale(group, accepted, state, plan)
         if verdict is None and filters:
             verdict = _filtered(group, group_filter, insufficient=remaining <= plan.groups)
@@ -62,20 +72,33 @@ def verdicts(state: RunState, plan: Plan, group_filter: GroupFilter) -> list[Ver
             accepted.append(group)
         if verdict is not None:
             decided.append(verdict)
-    decided += [_dropped(name) for name in state.by_function.dropped]
+    decided += dropped
     rejected: list[Verdict] = [verdict for verdict in decided if isinstance(verdict, GroupRejected)]
-    return decided if plan.verdicts_at_once or len(accepted) >= plan.groups else rejected
+    enough = plan.verdicts_at_once or len(state.accepted) + len(accepted) >= plan.groups
+    return decided if enough else rejected
 
 
-def _ended(state: RunState, plan: Plan) -> list[GroupState]:
+def _fills(ended: Sized, state: RunState, plan: Plan) -> bool:
+    """Return whether these groups may fill a batch, or one of them may be too late."""
+    return len(state.accepted) + len(ended) >= plan.groups or _is_late(state, plan)
+
+
+def _is_late(state: RunState, plan: Plan) -> bool:
+    """Return whether the next step is too late for a settled group."""
+    return min(last_steps(state.index.settled_ages, plan), default=state.next_step) < state.next_step
+
+
+def _ended(index: GroupIndex, plan: Plan) -> list[GroupState]:
     """Return the groups that may get a verdict, in the order of their requests."""
-    ended = []
-    for group in state.in_phase(GroupPhase.REQUESTED):
-        if has_ended(group, plan):
-            ended.append(group)
-        elif plan.in_prompt_order:
-            break
-    return ended
+    failed = {
+        name: group
+        for name, group in index.failed.items()
+        if group.purpose is Purpose.TRAIN and name not in index.settled and has_ended(group, plan)
+    }
+    if plan.in_prompt_order:
+        begin = takewhile(lambda item: item[0] in index.settled or item[0] in failed, index.requested.items())
+        return [group for _, group in begin]
+    return sorted([*index.settled.values(), *failed.values()], key=lambda group: group.order)
 
 
 def _broken(group: GroupState) -> GroupRejected | None:

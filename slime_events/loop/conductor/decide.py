@@ -56,7 +56,9 @@ def _due(published: int, state: RunState, plan: Plan) -> tuple[int, int]:
 
 def evals_completed(state: RunState, plan: Plan) -> list[EvalCompleted]:
     """Return the results of evaluations whose samples have all ended."""
-    every = [(evaluation, [state.groups[group] for group in evaluation.groups]) for evaluation in state.evals.values()]
+    unsettled = state.index.unsettled
+    candidates = [each for each in state.evals.values() if not unsettled[each.dataset, each.version]]
+    every = [(evaluation, [state.groups[group] for group in evaluation.groups]) for evaluation in candidates]
     return [_result(evaluation, groups) for evaluation, groups in every if all(has_ended(g, plan) for g in groups)]
 
 
@@ -181,7 +183,7 @@ def waits_for(state: RunState, plan: Plan) -> str:
         return f"an engine to activate version {state.published}"
     if state.sealed:
         return f"the trainer to commit step {min(state.sealed)}"
-    phases = Counter(s.phase for g in state.index.begun for s in g.samples.values())
+    phases = Counter(s.phase for g in state.index for s in g.samples.values())
     ungraded = phases.pop(SamplePhase.COMPLETED, 0)
     running = phases[SamplePhase.REQUESTED] + phases[SamplePhase.RUNNING]
     if running:

@@ -36,7 +36,7 @@ def reused_rollouts_due(state: RunState) -> list[ReusedRollout]:
     """Return requested samples whose recorded rollouts are not in the log yet."""
     return [
         ReusedRollout(group, sample, group.recalled, group.recalled.samples[order_in_group(sample.sample)[0]])
-        for group in state.in_phase(GroupPhase.REQUESTED)
+        for group in state.index.recalled.values()
         if group.recalled is not UNSET
         for sample in group.samples.values()
         if sample.phase is SamplePhase.REQUESTED
@@ -140,9 +140,11 @@ def requests_again(state: RunState, plan: Plan, *, training: bool) -> list[Rollo
     training: include training rollouts, not only evaluations.
     """
     requests = []
-    suspended, failed, requested = SamplePhase.SUSPENDED, SamplePhase.FAILED, GroupPhase.REQUESTED
-    for group in state.index.begun:
-        if group.phase is not requested or (group.purpose is Purpose.TRAIN and (plan.by_function or not training)):
+    suspended, failed, index = SamplePhase.SUSPENDED, SamplePhase.FAILED, state.index
+    training = training and not plan.by_function
+    groups = index.failed | index.suspended[Purpose.EVAL] | (index.suspended[Purpose.TRAIN] if training else {})
+    for group in sorted(groups.values(), key=lambda group: group.position):
+        if group.purpose is Purpose.TRAIN and not training:
             continue
         for sample in group.samples.values():
             if sample.phase is suspended:

@@ -4,7 +4,7 @@ from typing import Annotated, NamedTuple
 
 from schemas.doc import doc
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.state.group import GroupPhase, SamplePhase
+from slime_events.core.state.group import SamplePhase
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.plan import Plan
 from slime_events.plugins.rewards.choice import OUTSIDE
@@ -31,12 +31,17 @@ def lacks_prompts(state: RunState, plan: Plan) -> bool:
     if plan.by_function or state.published < 0 or not state.activated or state.version >= plan.steps:
         return False
     busy = state.sealed or state.evals or state.waiting or state.offers
-    return not busy and not state.in_phase(GroupPhase.REQUESTED)
+    return not busy and not state.index.requested
 
 
 def lacks_rewards(state: RunState, plan: Plan) -> bool:
     """Return whether a run has nothing to do until finished samples get their rewards."""
     if plan.by_function or state.published < 0 or state.sealed:
         return False
-    phases = {sample.phase for group in state.index.begun for sample in group.samples.values()}
-    return SamplePhase.COMPLETED in phases and not phases & {SamplePhase.REQUESTED, SamplePhase.RUNNING}
+    is_completed = False
+    for group in state.index:
+        for sample in group.samples.values():
+            if sample.phase is SamplePhase.REQUESTED or sample.phase is SamplePhase.RUNNING:
+                return False
+            is_completed = is_completed or sample.phase is SamplePhase.COMPLETED
+    return is_completed

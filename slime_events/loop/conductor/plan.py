@@ -1,6 +1,7 @@
 """`Plan`: the settings that the conductor decides by. Everything else that it needs is in the state."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -15,7 +16,8 @@ from slime_events.core.config.per_source import shares
 from slime_events.core.config.rollout import RolloutSettings, staleness_bound
 from slime_events.core.config.save_steps import NEVER, SaveSteps
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.state.group import GroupState
+from slime_events.core.state.group import GroupPhase, GroupState
+from slime_events.core.state.group_index import Age
 from slime_events.core.state.run import RunPhase, RunState
 
 
@@ -193,24 +195,44 @@ def last_step(group: GroupState, plan: Plan) -> int:
     return group.oldest + bound_of(group, plan)
 
 
-def in_time(groups: Sequence[GroupState], step: int, plan: Plan) -> bool:
-    """Return whether steps from `step` on can train all groups within their bounds: oldest first, a batch per step."""
-    last_steps = sorted(last_step(group, plan) for group in groups)
-    return all(step + index // plan.groups <= last for index, last in enumerate(last_steps))
+def last_steps(ages: Mapping[Age, int], plan: Plan) -> Counter[int]:
+    """Return the last step that may train a group, with the number of groups, of groups by age."""
+    steps: Counter[int] = Counter()
+    for age, count in ages.items():
+        steps[age.oldest + (plan.staleness_bound if age.bound is None else age.bound)] += count
+    return steps
+
+
+def in_time(last: Mapping[int, int], step: int, plan: Plan) -> bool:
+    """Return whether steps from `step` on can train groups within their bounds: oldest first, a batch per step.
+
+    last: last step of a group to the number of groups.
+    """
+    groups = 0
+    for bound in sorted(last):
+        groups += last[bound]
+        if last[bound] > 0 and step + (groups - 1) // plan.groups > bound:
+            return False
+    return True
 
 
 def stale(group: GroupState, accepted: Sequence[GroupState], state: RunState, plan: Plan) -> GroupRejected | None:
     """Return the rejection of a group that cannot be trained within its bound beside the accepted groups; or None.
 
-    Sealing waits for groups that are still being generated, so this happens only if an engine used older weights than
-    requested, or if recorded rollouts waited too long. An accepted group stays in time.
+    accepted: groups that this cycle accepts, besides the state's. Sealing waits for groups that are still being
+    generated, so this happens only if an engine used older weights than requested, or if recorded rollouts waited too
+    long. An accepted group stays in time.
     """
     step = state.by_function.step_of(group.group)  # a rollout function defines the groups of a batch
     if step is None:
-        step = state.next_step + len(accepted) // plan.groups
+        step = state.next_step + (len(state.accepted) + len(accepted)) // plan.groups
     behind, bound = step - group.oldest, bound_of(group, plan)
-    if behind <= bound or (not plan.in_prompt_order and in_time([*accepted, group], state.next_step, plan)):
+    if behind <= bound:
         return None
+    if not plan.in_prompt_order:
+        others = last_steps(state.index.ages[GroupPhase.ACCEPTED], plan)
+        if in_time(others + Counter(last_step(g, plan) for g in (*accepted, group)), state.next_step, plan):
+            return None
     return GroupRejected(
         group=group.group,
         cause=RejectionCause.STALE,

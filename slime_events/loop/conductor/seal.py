@@ -5,14 +5,16 @@ being generated. Backpressure guarantees such a step if no younger group takes i
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import chain, islice
 
 from schemas.batches import BatchSealed
 from schemas.groups import GroupAccepted, GroupRejected
 from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.accept import Verdict
-from slime_events.loop.conductor.plan import Plan, at_boundary, in_time, is_suspended, last_step
+from slime_events.loop.conductor.plan import Plan, at_boundary, in_time, is_suspended, last_step, last_steps
 from slime_events.plugins.post_process import PostProcess, Processed
 
 Normalise = Callable[[Sequence[float], Sequence[int]], list[float]]
@@ -36,19 +38,42 @@ def seal(
         return []
     if plan.by_function:
         return _seal_returned(state, decided, normalise, post_process)
-    fresh = {verdict.group: verdict for verdict in decided}
-    candidates = [state.groups[g] for g in state.accepted]
-    candidates += [state.groups[v.group] for v in decided if isinstance(v, GroupAccepted)]
-    if len(candidates) < plan.groups:
+    accepted = [verdict.group for verdict in decided if isinstance(verdict, GroupAccepted)]
+    if len(state.accepted) + len(accepted) < plan.groups:
         return []
+    index, fresh = state.index, {verdict.group for verdict in decided}
+    now_decided = Counter(last_step(state.groups[name], plan) for name in fresh)
+    undecided = last_steps(index.ages[GroupPhase.REQUESTED], plan) - now_decided
+    if not in_time(undecided, step + 1, plan):  # much faster than with the accepted groups that are left
+        return []
+    if undecided and not in_time(_left(accepted, state, plan) + undecided, step + 1, plan):
+        return []
+    candidates = [state.groups[name] for name in (*state.accepted, *accepted)]
     if not plan.in_prompt_order:
         candidates.sort(key=lambda group: last_step(group, plan))
-    undecided = [g for g in state.in_phase(GroupPhase.REQUESTED) if g.group not in fresh]
-    if undecided and not in_time([*candidates[plan.groups :], *undecided], step + 1, plan):
-        return []
-    in_progress = (sample.phase in _IN_PROGRESS for group in undecided for sample in group.samples.values())
+    in_progress = (
+        sample.phase in _IN_PROGRESS
+        for name, group in index.requested.items()
+        if name not in fresh
+        for sample in group.samples.values()
+    )
     suspends = is_suspended(step + 1, state, plan) and any(in_progress)
     return [_of_groups(step, candidates[: plan.groups], normalise, post_process, suspends=suspends)]
+
+
+def _left(accepted: Sequence[str], state: RunState, plan: Plan) -> Counter[int]:
+    """Return the last steps of the accepted groups that the next batch leaves. accepted: those of this cycle."""
+    left = last_steps(state.index.ages[GroupPhase.ACCEPTED], plan)
+    left.update(last_step(state.groups[name], plan) for name in accepted)
+    if plan.in_prompt_order:
+        taken = islice(chain(state.accepted, accepted), plan.groups)
+        return left - Counter(last_step(state.groups[name], plan) for name in taken)
+    places = plan.groups
+    for last in sorted(left):
+        count = min(left[last], places)
+        left[last] -= count
+        places -= count
+    return left
 
 
 def _seal_returned(

@@ -9,9 +9,7 @@ from typing import Annotated, NamedTuple
 from msgspec import UNSET
 
 from schemas.doc import doc
-from schemas.event import Purpose
 from slime_events.core.config.per_source import FILE
-from slime_events.core.state.group import GroupState
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.plan import Plan
 
@@ -43,7 +41,9 @@ def next_turns(state: RunState, plan: Plan, count: int) -> Turns:
     first = {source: next(queue, None) for source, queue in queues.items()}
     drawn = (FILE if FILE in plan.shares else OTHERS) if plan.draws else None
     parts = {OTHERS: max(0.0, 1.0 - sum(plan.shares.values())), **plan.shares}
-    open_groups = Counter(share_of(group, plan) for group in state.index.begun if group.purpose is Purpose.TRAIN)
+    open_groups: Counter[str] = Counter()
+    for source, number in state.index.shares.items():
+        open_groups[share_of(source, plan)] += number
     turns = Turns([], 0)
     for _ in range(count):
         able = [source for source in parts if first[source] is not None or source == drawn]
@@ -60,19 +60,15 @@ def next_turns(state: RunState, plan: Plan, count: int) -> Turns:
     return turns
 
 
-def share_of(group: GroupState, plan: Plan) -> str:
-    """Return the source whose share a group counts to."""
-    return _share_of(None if group.share is UNSET else group.share, plan)
-
-
-def _share_of(source: str | None, plan: Plan) -> str:
+def share_of(source: str | None, plan: Plan) -> str:
+    """Return the name of the share that groups of a source count to. source: None for the run's own prompts."""
     name = FILE if source is None else source
     return name if name in plan.shares else OTHERS
 
 
 def _waiting_of(state: RunState, plan: Plan, share: str) -> Iterable[str]:
     """Return the waiting groups that count to a share, in order of arrival."""
-    own = [names for source, names in state.index.by_share.items() if _share_of(source, plan) == share]
+    own = [names for source, names in state.index.by_share.items() if share_of(source, plan) == share]
     return own[0] if len(own) == 1 else merge(*own, key=lambda name: state.groups[name].position)
 
 
