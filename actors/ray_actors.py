@@ -26,6 +26,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.process_environment import rank_environment, rank_secrets
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.run_reader import OpenedRun, open_run
+from slime_events.core.run.shared_places import SharedPlace, require_places
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.snapshot import Snapshot, Snapshots, low_water, training_start
 from slime_events.core.telemetry.printed import copy_output_to_log
@@ -164,7 +165,7 @@ class TrainerActor:
         async with join_run(address, "trainer") as worker:
             ranks = RayRanks(peers, settings.debug.save_debug_train_data)
             imported = time.perf_counter()
-            await ranks.start(settings, rendezvous_address(await ranks.meeting_host()))
+            await ranks.start(settings, rendezvous_address(await ranks.meeting_host(address.shared)))
             built = time.perf_counter()
             seconds = {"imports": imported - begun, "model": built - imported}
             await worker.join(seconds, rank_environment(settings.trainer))
@@ -191,10 +192,11 @@ class RankActor:
         self._number = rank
         self._rank: Backend | None = None
 
-    def host(self) -> str:
-        """Return the address of this rank's machine in Ray."""
+    def host(self, shared: Sequence[SharedPlace]) -> str:
+        """Return the address of this rank's machine in Ray. Raises InvalidValue if it does not see a shared place."""
         import ray
 
+        require_places(shared)
         return str(ray.util.get_node_ip_address())
 
     def start(self, trainer: TrainerSettings, *args: Any) -> None:

@@ -35,6 +35,7 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
+from slime_events.core.run.shared_places import require_places
 from slime_events.plugins.tokenizer import load_tokenizer
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
@@ -72,6 +73,7 @@ class RolloutEngine:
             async with join_run(self._address, "engine") as worker:
                 begun = time.perf_counter()
                 async with _loss_recorded(worker):
+                    await asyncio.to_thread(require_places, self._address.shared)
                     engine: Engine = SglangEngine(
                         self._settings,
                         log=logs / f"sglang-{worker.id}.log",

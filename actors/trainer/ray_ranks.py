@@ -19,6 +19,7 @@ from schemas.errors import RankLost
 from slime_events.analysis.export.dump import train_dump_path
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.network import meeting_host
+from slime_events.core.run.shared_places import SharedPlace, require_places
 from slime_events.core.training.datums import Beginning
 from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.plugins.trainer_points import rank_args
@@ -49,12 +50,14 @@ class RayRanks(Ranks):
         self._rank: Backend | None = None
         self._hang_s: float | None = None
 
-    async def meeting_host(self) -> str:
+    async def meeting_host(self, shared: Sequence[SharedPlace] = ()) -> str:
         """Return the address at which the ranks meet: of rank 0's machine, or loopback if all are there.
 
-        Raises RankLost.
+        shared: what each machine must see. Raises RankLost, and InvalidValue if one does not.
         """
-        others = await asyncio.gather(*(_of_peer(rank, peer.host.remote()) for rank, peer in enumerate(self._peers, 1)))
+        await asyncio.to_thread(require_places, shared)
+        calls = [_of_peer(rank, peer.host.remote(tuple(shared))) for rank, peer in enumerate(self._peers, 1)]
+        others = await asyncio.gather(*calls)
         return meeting_host([ray.util.get_node_ip_address(), *others] if others else [])
 
     async def start(self, settings: TrainSettings, master: str) -> None:

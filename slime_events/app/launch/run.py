@@ -12,12 +12,15 @@ its log alone.
 import asyncio
 import contextlib
 import json
+import secrets
 import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from actors.megatron.families.registry import read_architecture
 from schemas.errors import ConfigError, ImpossibleCombination, SlimeEventsError
@@ -33,6 +36,7 @@ from slime_events.app.launch.cluster import Cluster
 from slime_events.app.launch.launcher_presence import check_absent, present
 from slime_events.app.launch.log_server import LogServer
 from slime_events.app.launch.metrics_process import metrics_written
+from slime_events.app.launch.node_probe import check_nodes
 from slime_events.app.launch.offered_console import console_offered
 from slime_events.app.launch.ray_place import ray_place
 from slime_events.app.launch.roles import CONDUCTOR, Roles, error_of
@@ -51,6 +55,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation, RunAddress
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_settings import nats_place
+from slime_events.core.run.shared_places import marked, places_of
 from slime_events.core.state.run import RunPhase
 from slime_events.model.progress import Progress
 from storage.archive.reader import ArchiveReader
@@ -174,9 +179,13 @@ class Launch:
             if self._before is not None and self._settings.run.ray_address:
                 await self._end_leftovers(cluster, self._before)
             worker = Participant(log, LAUNCHER, incarnation=incarnation)
+            address = self._address(server, incarnation)
+            if self._settings.run.ray_address:
+                address = await asyncio.to_thread(self._probed, address)
+                check_cancelled()
             planned = await self._place(cluster, worker, incarnation)
             check_cancelled()
-            self._roles = Roles(cluster, self._settings, self._address(server, incarnation), planned)
+            self._roles = Roles(cluster, self._settings, address, planned)
             arguments = self._progress, self._view, self._settings, self._folder
             try:
                 self._roles.start_all()
@@ -204,6 +213,19 @@ class Launch:
         begun = time.perf_counter()
         cluster.start()
         self._seconds["ray"] = time.perf_counter() - begun
+
+    def _probed(self, address: RunAddress) -> RunAddress:
+        """Mark what all machines must see, and ask each one. Raises InvalidValue with those that do not see it."""
+        urls = [
+            ("--runs-dir", address.weights_url),
+            ("--blob-url", address.blob_url),
+            ("--save", self._settings.trainer.save or str(self._folder.checkpoints)),
+        ]
+        text = secrets.token_hex(16)
+        shared = tuple(marked(place, text) for place in places_of(self._settings, address.folder, urls))
+        address = structs.replace(address, shared=shared)
+        check_nodes(address, of_gpus=self._settings.engine.device == "cuda")
+        return address
 
     async def _end_leftovers(self, cluster: Cluster, before: Holder) -> None:
         """End what a killed launcher has left on other machines. Those of this machine have ended before the log."""

@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 
 from schemas.doc import doc
+from slime_events.core.run.shared_places import SharedPlace
 from storage.file_access import OWNER, FileAccess
 from storage.jetstream.address import NatsAddress
 
@@ -48,4 +49,5 @@ class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Annotated[
         dict[str, str], doc("environment variables of URLs and settings, for a process on a machine without them")
     ] = {}
+    shared: Annotated[tuple[SharedPlace, ...], doc("what each machine must see; empty on one machine")] = ()
     file_access: Annotated[FileAccess, doc("access to the files that the process writes")] = OWNER

@@ -20,6 +20,7 @@ PARTS = (
     *("nats", "blobs", "archive", "weights", "checkpoints", "snapshots", "seek", "logs"),
     *("tensorboard", "wandb", "agents", "traces"),
     *("nats-url", "address.json", "run.lock", "settings.toml", "summary.json", "restored.json", "ray-token"),
+    "shared",
     PARTIAL_SETTINGS,
 )
 """All files and folders that a run writes in its folder. Earlier releases wrote spans into traces/."""

@@ -1,0 +1,79 @@
+"""`check_nodes`: ask each machine of a Ray whether it sees the run's folders and stores, and reaches its log."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from schemas.errors import InvalidValue
+from schemas.redaction import shown
+from slime_events.core.run.run_address import RunAddress
+from slime_events.core.run.shared_places import problem_of
+from storage.nats.ports import is_loopback
+
+ANSWER_S = 25.0
+"""Seconds in which all machines together must answer."""
+KNOCK_S = 5.0
+NATS_PORT = 4222
+
+
+def check_nodes(address: RunAddress, *, of_gpus: bool) -> None:
+    """Ask all machines except this one. Blocks, `ANSWER_S` seconds at most.
+
+    of_gpus: ask only machines with GPUs, where alone ranks and engines are. Raises InvalidValue with each machine, what
+    is wrong there and what to do.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    own, calls = ray.get_runtime_context().get_node_id(), dict[str, Any]()
+    task = ray.remote(num_cpus=0, max_retries=0)(problems_here)
+    for node in ray.nodes():
+        if node["Alive"] and node["NodeID"] != own and (node["Resources"].get("GPU") or not of_gpus):
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            calls[node["NodeManagerAddress"]] = task.options(scheduling_strategy=there).remote(address)
+    if not calls:
+        return
+    problems, until = [], time.monotonic() + ANSWER_S
+    for machine, call in sorted(calls.items()):
+        try:
+            own_problems = ray.get(call, timeout=max(0.0, until - time.monotonic()))
+        except ray.exceptions.GetTimeoutError:
+            own_problems = [f"it has not answered within {ANSWER_S:.0f} s: check its Ray with `ray status`"]
+        except ray.exceptions.RayError as error:
+            last = str(getattr(error, "cause", None) or error).strip().splitlines()[-1:]
+            own_problems = [f"it cannot run this package ({shown(' '.join(last))}): install the same version there"]
+        problems += [f"machine {machine}: {problem}" for problem in own_problems]
+    if problems:
+        raise InvalidValue("\n".join(problems))
+
+
+def problems_here(address: RunAddress) -> list[str]:
+    """Return what is wrong on the machine that runs this function."""
+    os.environ.update(address.secrets)
+    every = [nats_problem(address.nats.url), *map(problem_of, address.shared)]
+    return [problem for problem in every if problem]
+
+
+def nats_problem(urls: str) -> str | None:
+    """Return why no server of the log accepts a connection from this machine; None if one does."""
+    reasons = []
+    for url in urls.split(","):
+        parts = urlsplit(url.strip() if "://" in url else f"nats://{url.strip()}")
+        host, port = parts.hostname or "", parts.port or NATS_PORT
+        if is_loopback(host):
+            reasons.append(f"{host} is this machine only")
+            continue
+        try:
+            socket.create_connection((host, port), timeout=KNOCK_S).close()
+        except OSError as error:
+            reasons.append(f"{host}:{port} {error.strerror or error}")
+        else:
+            return None
+    return (
+        f"it does not reach the log ({', '.join(reasons)}): give --ray-address or --nats-url the address that other "
+        "machines use, and open its port"
+    )
