@@ -91,11 +91,13 @@ def test_a_model_must_be_there_and_the_same(tmp_path: Path) -> None:
 def test_a_log_that_a_machine_does_not_reach_is_named() -> None:
     with socket.create_server(("0.0.0.0", 0)) as server:  # any address of this machine
         port = server.getsockname()[1]
-        assert "127.0.0.1 is this machine only" in str(nats_problem(f"nats://127.0.0.1:{port}"))
+        assert "127.0.0.1 is this machine only" in str(nats_problem(f"nats://127.0.0.1:{port}", "10.0.0.6"))
+        assert nats_problem(f"nats://127.0.0.1:{port}", "127.0.0.2") is None, "a Ray on loopback is one machine"
         own = f"nats://0.0.0.0:{port}"
-        assert nats_problem(own) is None
-        assert nats_problem(f"nats://me:${{SECRET}}@0.0.0.0:1,{own}") is None, "one of the nodes is enough"
-    assert f"0.0.0.0:{port}" in str(nats_problem(own))
+        assert nats_problem(own, "10.0.0.6") is None
+        some = f"nats://me:${{SECRET}}@0.0.0.0:1,{own}"
+        assert nats_problem(some, "10.0.0.6") is None, "one of the nodes is enough"
+    assert f"0.0.0.0:{port}" in str(nats_problem(own, "10.0.0.6"))
 
 
 def run_address(*places: SharedPlace) -> RunAddress:
@@ -107,6 +109,7 @@ def run_address(*places: SharedPlace) -> RunAddress:
 
 def test_problems_of_a_machine_have_the_log_and_each_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A", "")
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.6")
     monkeypatch.setattr("slime_events.core.run.shared_places.LATE_S", 0.0)
     here = marked(written(tmp_path), "text")
     log, place = problems_here(run_address(here, replace(read(tmp_path / "nowhere"), expected="x")))

@@ -53,18 +53,23 @@ def check_nodes(address: RunAddress, *, of_gpus: bool) -> None:
 
 def problems_here(address: RunAddress) -> list[str]:
     """Return what is wrong on the machine that runs this function."""
+    import ray
+
     os.environ.update(address.secrets)
-    every = [nats_problem(address.nats.url), *map(problem_of, address.shared)]
+    every = [nats_problem(address.nats.url, ray.util.get_node_ip_address()), *map(problem_of, address.shared)]
     return [problem for problem in every if problem]
 
 
-def nats_problem(urls: str) -> str | None:
-    """Return why no server of the log accepts a connection from this machine; None if one does."""
+def nats_problem(urls: str, own: str) -> str | None:
+    """Return why no server of the log accepts a connection from this machine; None if one does.
+
+    own: address of this machine in Ray. If it is on loopback, Ray's machines are one machine.
+    """
     reasons = []
     for url in urls.split(","):
         parts = urlsplit(url.strip() if "://" in url else f"nats://{url.strip()}")
         host, port = parts.hostname or "", parts.port or NATS_PORT
-        if is_loopback(host):
+        if is_loopback(host) and not is_loopback(own):
             reasons.append(f"{host} is this machine only")
             continue
         try:
