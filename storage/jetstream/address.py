@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import ssl
 import tempfile
 from pathlib import Path
@@ -59,6 +60,7 @@ class NatsAddress(msgspec.Struct, frozen=True, kw_only=True):
         return {"user_credentials": RawCredentials(self.creds)}
 
     def _tls(self) -> ssl.SSLContext:
+        logging.getLogger("asyncio").addFilter(_is_news)
         try:
             context = ssl.create_default_context(cadata=self.ca or None)
             if self.certificate:
@@ -69,6 +71,11 @@ class NatsAddress(msgspec.Struct, frozen=True, kw_only=True):
         except (ssl.SSLError, ValueError) as error:
             raise InvalidValue(f"--nats-tls-*: these are not matching PEM certificates and keys: {error}") from error
         return context
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return whether a message of asyncio says more than that a connection has ended, as each one with TLS does."""
+    return "eof_received()" not in record.getMessage()
 
 
 class NatsPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -39,7 +39,9 @@ async def position(address: NatsAddress) -> int:
         await log.close()
 
 
-async def test_it_wants_credentials_and_shows_a_certificate_that_its_files_have(tmp_path: Path, beyond: str) -> None:
+async def test_it_wants_credentials_and_shows_a_certificate_that_its_files_have(
+    tmp_path: Path, beyond: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with await own_server(tmp_path, RUN, host=beyond) as server:
         assert server.host == beyond
         own = server.address(Access.ROLES)
@@ -54,6 +56,7 @@ async def test_it_wants_credentials_and_shows_a_certificate_that_its_files_have(
             await position(NatsAddress(url=server.url, ca=own.ca))
         async with open_run_log(tmp_path, RUN) as log:
             assert await log.position() == 0
+    assert not [record for record in caplog.records if record.name == "asyncio"], "the end of a connection is no news"
     certificate = certificate_for(server.folder, beyond)
     assert stat.S_IMODE(certificate.key.stat().st_mode) == 0o600
     ssl.create_default_context(cadata=certificate.text)
