@@ -14,7 +14,9 @@ from slime_events.core.training.datums import PassResult, TrainPass
 from slime_events.core.training.save_progress import SaveProgress
 from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.difference import Distance
+from storage.folders.remote import StoredFile
 from storage.weights.shards import Shard, TensorBytes
+from storage.weights.store import Upload
 
 MEGATRON = "megatron"
 BACKENDS: Mapping[str, str] = {MEGATRON: "actors.megatron.rank:TrainerRank"}
@@ -47,6 +49,13 @@ class Backend(Protocol):
         """Write this rank's share of the weights to the folder of a draft version; return the files of all ranks.
 
         Raises as `storage.weights.shards.write_shards`.
+        """
+        ...
+
+    def upload_shards(self, folder: str, upload: Upload) -> dict[str, StoredFile]:
+        """Upload this rank's shards from the draft on its host; return the files of all ranks.
+
+        Raises StoreUnavailable.
         """
         ...
 

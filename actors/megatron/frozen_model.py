@@ -24,6 +24,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.training.train_batch import StoredVersion
 from slime_events.loop.training.past_versions import OLD_ACTOR
+from storage.folders.places import local_copy
 
 
 @dataclass(slots=True)
@@ -68,8 +69,8 @@ class FrozenModel:
         self.version = stored.version
 
     def _fill(self, folder: str, policy: torch.nn.Module, step: int | None = None) -> None:
-        with self.residence.present(policy, keep=True) as model:
-            load_hf_weights(model, self.architecture, folder, self.place, step)
+        with local_copy(folder) as local, self.residence.present(policy, keep=True) as model:
+            load_hf_weights(model, self.architecture, local, self.place, step)
             self.digest = model_digest(model, self.architecture, self.place)
 
 

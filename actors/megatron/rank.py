@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -57,8 +58,10 @@ from slime_events.loop.training.difference import Distance, PartDistance, whole_
 from slime_events.loop.training.past_versions import OLD_ACTOR, old_actor
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.trainer_points import IN_STEPS, INIT, MODEL, WRITTEN, RunEngines, TrainerFunctions
+from storage.folders.places import local_copy
+from storage.folders.remote import RemoteFolders, StoredFile
 from storage.weights.shards import Shard, TensorBytes, write_shards
-from storage.weights.store import trained_tensors
+from storage.weights.store import Upload, is_own_draft, trained_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -256,9 +259,25 @@ class TrainerRank(Backend):
         Raises as `storage.weights.shards.write_shards`.
         """
         share = weight_share(self.trainee.model, self.trainee.architecture, self.place)
-        prefix = f"rank{self.place.rank:05d}"
-        mine = write_shards(Path(folder), prefix, share, max_bytes=max_bytes, durable=durable)
+        Path(folder).mkdir(parents=True, exist_ok=True)  # the trainer's host has it, another one has not
+        mine = write_shards(Path(folder), self._prefix, share, max_bytes=max_bytes, durable=durable)
         return [shard for shards in self.place.of_each_rank(mine) for shard in shards]
+
+    @property
+    def _prefix(self) -> str:
+        return f"rank{self.place.rank:05d}"
+
+    def upload_shards(self, folder: str, upload: Upload) -> dict[str, StoredFile]:
+        """Upload this rank's shards from the draft on its host; return the files of all ranks.
+
+        Raises StoreUnavailable.
+        """
+        mine = {shard: name for shard, name in upload.files.items() if shard.startswith(self._prefix)}
+        stored = RemoteFolders(upload.place).upload(upload.name, Path(folder), mine)
+        every = {name: file for files in self.place.of_each_rank(stored) for name, file in files.items()}
+        if not is_own_draft(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        return every
 
     def weights_digest(self) -> str:
         """Return the digest of the whole weights (storage/digests.py); each rank hashes its share."""
@@ -278,7 +297,8 @@ class TrainerRank(Backend):
 
         Raises PlugPointError.
         """
-        self._functions.notify(WRITTEN, folder, RunEngines())
+        with local_copy(folder) as local:
+            self._functions.notify(WRITTEN, str(local), RunEngines())
         return self._functions.digests(WRITTEN)
 
     def save_checkpoint(self, folder: str | Path) -> None:
@@ -318,7 +338,8 @@ class TrainerRank(Backend):
 
         Raises CheckpointMismatch if the folder does not fit.
         """
-        load_hf_weights(self.trainee.model, self.trainee.architecture, folder, self.place)
+        with local_copy(folder) as local:
+            load_hf_weights(self.trainee.model, self.trainee.architecture, local, self.place)
         follow_weights(self.trainee.optimizer)
         self._commanded.forget()
 

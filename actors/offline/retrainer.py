@@ -21,7 +21,7 @@ from actors.offline.retrained_versions import RetrainedVersions
 from actors.trainer.checkpoints import CheckpointFolders, restore
 from actors.trainer.ranks import Ranks, train
 from schemas.batches import BatchSealed
-from schemas.errors import StorageError, TrainerError
+from schemas.errors import StorageError, TrainerError, WeightsDamaged
 from schemas.ids import group_of
 from schemas.rollouts import RolloutCompleted
 from schemas.runs import Branched
@@ -30,6 +30,7 @@ from schemas.subjects import of_type
 from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_step, recorded_steps
 from slime_events.analysis.retrain.version_chain import Chain, read_chain
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.places import readable_weights
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.core.training.train_batch import StepResult
 from slime_events.loop.learner.batches import DerivedBatch
@@ -43,6 +44,7 @@ from slime_events.loop.training.difference import (
 )
 from slime_events.loop.training.training_state import Digests, TrainingState
 from storage.cancellation import end_all
+from storage.folders.places import is_remote, local_path
 from storage.log import Readable
 from storage.weights.shards import TensorBytes
 from storage.weights.store import WeightStore, digest_of, read
@@ -209,15 +211,18 @@ def _retrained(
 
 
 def weights_folder(opened: OpenedRun, chain: Chain, version: int) -> str | None:
-    """Return the folder of a version's weights, if the run's files still exist."""
+    """Return the path or URL of a version's weights, if the run's files still exist."""
     published = chain.trained.published.get(version)
-    if published is not None and Path(published.url).is_dir():
+    if published is not None and not is_remote(published.url) and local_path(published.url).is_dir():
         return published.url
-    if opened.folder is None:
+    place = readable_weights(opened.settings.run, opened.folder)
+    if place is None:
         return None
     digest = published.digest if published is not None else chain.trained.committed[version].weights
-    folders = sorted(opened.folder.weights.glob(f"v{version:06d}-{digest[:12]}*"))
-    return str(folders[-1]) if folders else None
+    try:
+        return WeightStore(place).folder(version, digest)
+    except WeightsDamaged:
+        return None
 
 
 async def ranks_at(

@@ -54,7 +54,11 @@ class Ranks:
         """Store the weights as a version; each rank writes its share. Raises as `WeightStore.write`."""
         with store.draft(version) as draft:
             shards = await self.everywhere(Backend.write_shards, str(draft), store.max_shard_bytes, store.durable)
-            return await asyncio.to_thread(store.complete, draft, version, shards, parent)
+            upload = await asyncio.to_thread(store.upload, version, shards)
+            uploaded = await self.everywhere(Backend.upload_shards, str(draft), upload) if upload else {}
+            return await asyncio.to_thread(
+                store.complete, draft, version, shards, parent, upload=upload, uploaded=uploaded
+            )
 
     async def weights_distance(self, folder: str) -> Distance:
         """Measure the weights against a Hugging Face folder. Raises CheckpointMismatch if it has different tensors."""

@@ -46,7 +46,7 @@ from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, once
 from storage.payloads import fetch
 from storage.weights.copies import copy_version
-from storage.weights.store import WeightManifest, WeightStore, verify
+from storage.weights.store import WeightManifest, WeightStore
 
 log = logging.getLogger(__name__)
 
@@ -181,13 +181,15 @@ class Trainer:
 
     def _is_stored(self, published: WeightsPublished) -> bool:
         """Return whether engines can load the version. Remove damaged files, so that they are written again."""
+        problem = "it is gone"
         try:
-            verify(self._store.folder(published.version, published.digest), published.digest)
+            if self._store.is_whole(published.version, published.digest):
+                return True
         except WeightsDamaged as error:
-            log.warning("writing weight version %d again: %s", published.version, error)
-            self._store.remove([published.version])
-            return False
-        return True
+            problem = str(error)
+        log.warning("writing weight version %d again: %s", published.version, problem)
+        self._store.remove([published.version])
+        return False
 
     async def observe(self, recorded: Recorded) -> None:
         event = recorded.envelope.event
@@ -283,7 +285,7 @@ class Trainer:
     async def _step(self, sealed: BatchSealed) -> None:
         """Train a batch and commit the step with its weights."""
         begun = time.perf_counter()
-        batch = self._past.fill(await self._batches.when_ready(sealed.step))
+        batch = await asyncio.to_thread(self._past.fill, await self._batches.when_ready(sealed.step))
         built = time.perf_counter()
         result = await train(self._ranks, batch)
         trained = time.perf_counter()

@@ -33,7 +33,7 @@ from serve_apps.engines.checks import checked
 from serve_apps.engines.engine import Delta, Engine, GenerateRequest
 from serve_apps.engines.limits import NO_LIMITS, EngineLimits
 from slime_events.core.run.participant import Participant
-from storage.folders.places import local_path
+from storage.folders.places import is_remote, local_copy, local_path, parent_of
 from storage.group_commit import GroupCommit
 from storage.log import Append, CountsRefusals, Recorded
 from storage.weights.store import WeightStore, verify
@@ -160,23 +160,25 @@ class EngineWeights:
         )
 
     async def _switch_to(self, version: int) -> None:
-        try:
-            published, published_at = await self._published(version)
-            folder = await self._find(published)
-            await asyncio.to_thread(verify, folder, published.digest)
-        except WeightsDamaged as error:
-            if version == self._newest:
-                raise
-            self._missing[version] = str(error)
-            self._notify()
-            return
-        self._next = version
-        try:
-            await self._pause(version)
-            activated = await self._activate(folder, published, published_at)
-        finally:
-            self._next = None
-            self._notify()
+        with contextlib.ExitStack() as held:
+            try:
+                published, published_at = await self._published(version)
+                url = await self._find(published)
+                await asyncio.to_thread(verify, url, published.digest)
+                folder = await asyncio.to_thread(held.enter_context, local_copy(url))
+            except WeightsDamaged as error:
+                if version == self._newest:
+                    raise
+                self._missing[version] = str(error)
+                self._notify()
+                return
+            self._next = version
+            try:
+                await self._pause(version)
+                activated = await self._activate(str(folder), published, published_at)
+            finally:
+                self._next = None
+                self._notify()
         await self._commit.append([Append(self._worker.enclose(activated))])
 
     async def _published(self, version: int) -> tuple[WeightsPublished, int]:
@@ -210,17 +212,16 @@ class EngineWeights:
             ) from None
 
     async def _find(self, published: WeightsPublished) -> str:
-        """Return the folder of a version: the published one, or one from this run's weight store if the run was
-        restored.
+        """Return the path or URL of a version: the published one, or one from this run's weight store if the run was
+        restored or the version was written again.
 
         A trainer that takes over writes a missing newest version again, so this waits for it. Raises WeightsDamaged.
         """
-        folder = local_path(published.url)
         wait_s = self._deadline_s if published.version == self._newest else 0.0
-        store, end = WeightStore(self._url or str(folder.parent)), time.monotonic() + wait_s
-        while not folder.is_dir():
+        store, end = WeightStore(self._url or parent_of(published.url)[0]), time.monotonic() + wait_s
+        while is_remote(published.url) or not local_path(published.url).is_dir():
             try:
-                return store.folder(published.version, published.digest)
+                return await asyncio.to_thread(store.folder, published.version, published.digest)
             except WeightsDamaged:
                 if time.monotonic() >= end:
                     raise

@@ -142,9 +142,9 @@ class HostCache:
         for removed in self.root.glob(f"{_REMOVED}*"):
             shutil.rmtree(removed, ignore_errors=True)
         for draft in self.root.glob(f"{_WORK}/*/.v*"):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 if time.time() - draft.stat().st_mtime > _DRAFT_S:
-                    shutil.rmtree(draft, ignore_errors=True)
+                    shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
 
     def _remove_unread(self, path: Path) -> bool:
         with self._try_lock(path.name) as is_unread:

@@ -63,9 +63,10 @@ def local_path(url: str) -> Path:
     return Path(url.removeprefix("file://"))
 
 
-def open_folders(url: str, *, retry_s: float = RETRY_S) -> LocalFolders | RemoteFolders:
+def open_folders(url: str | Path, *, retry_s: float = RETRY_S) -> LocalFolders | RemoteFolders:
     """Open a place. A URL in an object store is read through this host's cache. retry_s: how long to wait for it."""
-    return RemoteFolders(url, retry_s=retry_s) if is_remote(url) else LocalFolders(local_path(url))
+    where = str(url)
+    return RemoteFolders(where, retry_s=retry_s) if is_remote(where) else LocalFolders(local_path(where))
 
 
 def parent_of(url: str) -> tuple[str, str]:

@@ -119,6 +119,7 @@ class WeightStore:
         kept = "base" if isinstance(self._folders, LocalFolders) else f"base-{state_of(base)}"
         self._base = BaseFiles(self.root / kept, base, durable=durable)
         self.max_shard_bytes, self.durable = max_shard_bytes, durable
+        self._uploaded: dict[str, str] = {}
 
     def write(self, version: int, tensors: Iterable[TensorBytes], parent: int | None) -> WeightManifest:
         """Store a version; a repetition with equal tensors changes nothing.
@@ -133,12 +134,15 @@ class WeightStore:
     def draft(self, version: int) -> Iterator[Path]:
         """Create a folder for the shards of a version. On exit it is removed, unless `complete` was called."""
         temp = self.root / f".v{version:06d}.{os.getpid()}.{secrets.token_hex(4)}"
+        owner = _owner(temp)
         with file_errors(str(temp)):
             temp.mkdir(parents=True)
+            owner.touch()
         try:
             yield temp
         finally:
             shutil.rmtree(temp, ignore_errors=True)
+            owner.unlink(missing_ok=True)
 
     def upload(self, version: int, shards: Sequence[Shard]) -> Upload | None:
         """Return where the writing processes upload these shards; None if `complete` takes them from the draft."""
@@ -173,7 +177,7 @@ class WeightStore:
 
         Raises WeightsDamaged if there is none, StoreUnavailable.
         """
-        if name := self._find(version, digest):
+        if name := self._uploaded.get(_prefix(version, digest)) or self._find(version, digest):
             return self._folders.locate(name)
         raise WeightsDamaged(
             f"weight version {version} is not in {self._folders.url}: it was removed, or never written"
@@ -195,6 +199,7 @@ class WeightStore:
 
     def remove(self, versions: Collection[int]) -> None:
         """Delete versions; see `Retention`."""
+        self._uploaded.clear()
         self._folders.remove([_prefix(version) for version in versions])
 
     def _find(self, version: int, digest: str | None = None) -> str:
@@ -248,7 +253,9 @@ class WeightStore:
         if not isinstance(folders, LocalFolders):
             if upload is None and self._find(manifest.version, manifest.digest):
                 return  # a repetition
-            folders.publish(temp, upload.name if upload else f"{name}-{secrets.token_hex(4)}", uploaded)
+            written = upload.name if upload else f"{name}-{secrets.token_hex(4)}"
+            folders.publish(temp, written, uploaded)
+            self._uploaded[name] = written
             return
         if self.durable:
             fsync(temp)
@@ -261,6 +268,15 @@ class WeightStore:
                 raise WeightsDamaged(f"{final} has weights that do not fit its name: remove it") from None
         if self.durable:
             fsync(self.root)
+
+
+def is_own_draft(draft: str | Path) -> bool:
+    """Return whether the process that began a draft is on this host: it removes the draft itself."""
+    return _owner(Path(draft)).exists()
+
+
+def _owner(draft: Path) -> Path:
+    return draft.with_name(f"{draft.name}.owner")
 
 
 def _prefix(version: int, digest: str | None = None) -> str:

@@ -29,9 +29,9 @@ class Audit:
     """One pass over a log.
 
     rules: for a run whose run.started has no settings. fetch: reads arrays from the blob store; None: blobs are not
-    checked. weights: folder that is searched for weights before the path in the log. files: whether to check weight
-    folders. parent: ledger of the run that this one follows (`read_ledger`); without it a learner's rollouts are not
-    checked. recorded: ends of the recorded rollouts that this run reuses (`recorded_ends`).
+    checked. weights: path or URL that is searched for weights before the path in the log. files: whether to check
+    weight folders. parent: ledger of the run that this one follows (`read_ledger`); without it a learner's rollouts are
+    not checked. recorded: ends of the recorded rollouts that this run reuses (`recorded_ends`).
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Audit:
         *,
         rules: Rules | None = None,
         fetch: Fetch | None = None,
-        weights: Path | None = None,
+        weights: str | Path | None = None,
         files: bool = True,
         parent: Ledger | None = None,
         recorded: RecordedEnds | None = None,

@@ -36,7 +36,7 @@ async def audit_folder(folder: RunFolder, *, files: bool = True, on_note: OnNote
         blobs = BlobStore(folder.blob_url()) if files else None
         read = None if blobs is None else lambda array: fetch(array, blobs)
         recorded, parent = await _recorded(log, on_note), await _followed(log, on_note)
-        checks = Audit(name, fetch=read, weights=folder.weights, files=files, parent=parent, recorded=recorded)
+        checks = Audit(name, fetch=read, weights=folder.weights_url(), files=files, parent=parent, recorded=recorded)
         return await audit(log.read_records(), checks)
 
 

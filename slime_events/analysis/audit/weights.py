@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from schemas.checkpoints import CheckpointSaved
-from schemas.errors import InvalidValue, WeightsDamaged
+from schemas.errors import WeightsDamaged
 from schemas.weights import WeightsActivated, WeightsPublished
 from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Ledger
 from slime_events.analysis.audit.report import Finding
-from storage.folders.places import local_path
+from storage.folders.places import is_remote, local_path, open_folders, parent_of
 from storage.log import Recorded
 from storage.weights.store import verify
 
@@ -72,14 +72,15 @@ class Weights(Check):
 class WeightFiles(Check):
     """Verifies every byte of every folder. A run removes older versions while it continues: these are counted.
 
-    weights: the run's weights folder. It is searched first, because a copied run's log names the files of the original.
+    weights: path or URL of the run's versions. It is searched first, because a copied run's log names the files of the
+    original. No other URL is read: the log may be of an archive that is not trusted.
     """
 
     name = "files"
     promise = "weight folders that still exist have the digest of the log"
     counted = ("verified", "removed since")
 
-    def __init__(self, ledger: Ledger, weights: Path | None = None) -> None:
+    def __init__(self, ledger: Ledger, weights: str | Path | None = None) -> None:
         super().__init__(ledger)
         self._weights = weights
         self._published: list[tuple[Recorded, WeightsPublished]] = []
@@ -88,24 +89,26 @@ class WeightFiles(Check):
         self._published.append((self.recorded, event))
 
     def finish(self) -> list[Finding]:
+        stored = open_folders(self._weights) if self._weights is not None else None
+        names = stored.names() if stored is not None else []
         for recorded, event in self._published:
-            self.recorded, folder = recorded, self._folder(event.url)
+            # The same version may have been written again under another name.
+            own, alike = parent_of(event.url)[1], f"v{event.version:06d}-{event.digest[:12]}"
+            name = own if own in names else next((name for name in names if name.startswith(alike)), None)
+            self.recorded = recorded
+            folder = stored.locate(name) if stored is not None and name else self._published_folder(event.url)
             self.seen["verified" if folder and self._is_verified(folder, event.digest) else "removed since"] += 1
         return self.findings
 
-    def _is_verified(self, folder: Path, digest: str) -> bool:
+    def _is_verified(self, folder: str, digest: str) -> bool:
         try:
             verify(folder, digest)
         except (WeightsDamaged, OSError) as error:
-            if not folder.is_dir():
+            place, name = parent_of(folder)
+            if not open_folders(place).is_whole(name):
                 return False  # removed while it was read
             self.find(str(error), "engines and exports would use damaged weights")
         return True
 
-    def _folder(self, url: str) -> Path | None:
-        try:
-            published = local_path(url)
-        except InvalidValue:
-            return None
-        folders = [published] if self._weights is None else [self._weights / published.name, published]
-        return next((folder for folder in folders if folder.is_dir()), None)
+    def _published_folder(self, url: str) -> str | None:
+        return str(local_path(url)) if not is_remote(url) and local_path(url).is_dir() else None

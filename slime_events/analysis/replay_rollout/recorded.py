@@ -17,7 +17,7 @@ from slime_events.core.sessions.turn_paths import TurnPaths
 from slime_events.core.tokens.trajectory import read_trajectory
 from slime_events.model.ancestry import Ancestor, Ancestry, open_ancestry
 from slime_events.model.records import Run
-from storage.folders.places import local_path
+from storage.folders.places import is_remote, local_path
 from storage.weights.store import WeightStore, verify
 
 
@@ -108,17 +108,18 @@ async def _weights(ancestry: Ancestry, versions: set[int]) -> dict[int, WeightsP
 
 
 def weight_folder(rollout: RecordedRollout, version: int, folders: list[str]) -> str:
-    """Return the folder of a version, verified: the published one, or one in `folders` (of all versions, or of this
-    one).
+    """Return the path or URL of a version, verified: the published path, or one in `folders` (of all versions, or a
+    path of this one).
 
     Raises RunNotFound, with how to make the weights, if there is no such folder; WeightsDamaged.
     """
     published = rollout.weights.get(version)
     if published is None:
         raise RunNotFound(f"run {rollout.run} has not published weight version {version}")
-    for folder in (published.url, *folders):
-        local = local_path(folder)
-        if (local / "manifest.json").is_file():
+    own = () if is_remote(published.url) else (published.url,)  # the caller names the URLs that it trusts
+    for folder in (*own, *folders):
+        local = None if is_remote(folder) else local_path(folder)
+        if local is not None and (local / "manifest.json").is_file():
             with contextlib.suppress(WeightsDamaged):
                 verify(str(local), published.digest)
                 return str(local)

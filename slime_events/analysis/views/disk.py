@@ -13,6 +13,8 @@ from schemas.doc import doc
 from schemas.errors import ConfigError, StorageError
 from slime_events.core.run.run_folder import RunFolder
 from storage.archive.reader import ArchiveReader
+from storage.folders.places import is_remote
+from storage.folders.remote import RemoteFolders
 
 if TYPE_CHECKING:
     from storage.jetstream.log import Extent
@@ -42,6 +44,8 @@ class ArchiveSize(msgspec.Struct, frozen=True, kw_only=True):
 class KeptVersions(msgspec.Struct, frozen=True, kw_only=True):
     """Weights or checkpoints."""
 
+    url: Annotated[str | UnsetType, doc("URL, if they are in an object store")] = UNSET
+    error: Annotated[str | UnsetType, doc("why the object store cannot be read")] = UNSET
     versions: Annotated[tuple[int, ...], doc("kept weight versions, ascending")]
     bytes: Annotated[int, doc("size of their files [bytes]")]
 
@@ -63,7 +67,7 @@ def view_disk(folder: RunFolder, extent: Extent | None = None) -> Disk:
     return Disk(
         log=LogSize(**({"bytes": size_of(folder.nats)} | (extent._asdict() if extent else {}))),
         archive=_archive(folder),
-        weights=_versions(folder.weights),
+        weights=_weights(folder),
         checkpoints=_versions(folder.checkpoints),
     )
 
@@ -78,6 +82,26 @@ def _archive(folder: RunFolder) -> ArchiveSize:
         return ArchiveSize(url=url, error=str(error))
     stored = sum(manifest.bytes for manifest in reader.segments)
     return ArchiveSize(url=reader.url, last=reader.last, segments=len(reader.segments), bytes=stored)
+
+
+def _weights(folder: RunFolder) -> KeptVersions:
+    try:
+        url = folder.weights_url()
+    except ConfigError:
+        url = str(folder.weights)
+    return _stored(url) if is_remote(url) else _versions(folder.weights)
+
+
+def _stored(url: str) -> KeptVersions:
+    """Return the versions in an object store, which is asked once."""
+    try:
+        folders = RemoteFolders(url, retry_s=0.0)
+        names = folders.names()
+        total = sum(folders.contents(name).bytes for name in names)
+    except (StorageError, ConfigError, FileNotFoundError) as error:
+        return KeptVersions(url=url, error=str(error), versions=(), bytes=0)
+    versions = {int(match[1]) for name in names if (match := _VERSION.match(name))}
+    return KeptVersions(url=url, versions=tuple(sorted(versions)), bytes=total)
 
 
 def _versions(folder: Path) -> KeptVersions:

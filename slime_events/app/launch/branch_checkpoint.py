@@ -26,6 +26,7 @@ from slime_events.analysis.retrain.settings import with_base
 from slime_events.analysis.retrain.version_chain import read_chain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_run
+from storage.folders.places import local_copy
 from storage.weights.store import WeightStore, verify
 
 SCRATCH = ".beginning"
@@ -57,9 +58,10 @@ async def put_branch_checkpoint(
             exported = await _make_again(opened, branched, own, folder, note=note, make_ranks=make_ranks)
     if exported is not None:
         # Save the exported weights with a new optimizer and schedule of the branch.
-        trainer = structs.replace(own.trainer, load=exported)
-        async with make_ranks(structs.replace(own, trainer=trainer)) as ranks:
-            await ranks.save_checkpoint(folder)
+        with local_copy(exported) as exported_here:
+            trainer = structs.replace(own.trainer, load=str(exported_here))
+            async with make_ranks(structs.replace(own, trainer=trainer)) as ranks:
+                await ranks.save_checkpoint(folder)
     shutil.rmtree(scratch)
     note(f"version {branched.version} is ready, after {time.perf_counter() - begun:.1f} s")
 

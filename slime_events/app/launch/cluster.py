@@ -24,6 +24,7 @@ from slime_events.core.run.network import carried_variables
 from slime_events.core.run.own_python import own_path
 from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, inherited, restored, yield_to_others
 from slime_events.plugins.loader import USER_FOLDER
+from storage.folders.cache import FOLDER, GB
 
 QUIET = {
     "RAY_DEDUP_LOGS": "0",
@@ -100,7 +101,8 @@ class Cluster:
             raise MissingPart("Ray is not installed: run `make install`, then `slime-events doctor`") from error
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
-        variables, extra = {**ONE_THREAD, **QUIET, **KEEP_MEMORY, **own_path()}, {}
+        cache = {name: os.environ[name] for name in (FOLDER, GB) if name in os.environ}
+        variables, extra = {**ONE_THREAD, **QUIET, **KEEP_MEMORY, **own_path(), **cache}, {}
         # Workers may be on other machines, and relative paths of a user's functions are relative to this folder. The
         # mark identifies them if this launcher is killed.
         there = {USER_FOLDER: str(Path.cwd())} | {name: os.environ[name] for name in (MARK,) if name in os.environ}

@@ -8,6 +8,7 @@ All of its state is in the two logs and the folder: after a kill the same comman
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.reach import check_reach, reaching_texts
 from slime_events.core.config.settings import RunSettings, TrainSettings
 from slime_events.core.run.participant import Participant
+from slime_events.core.run.places import cache_variables, weights_place
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.core.run.run_reader import OpenedRun, branched_of
 from slime_events.core.run.run_settings import nats_place
@@ -130,6 +132,7 @@ class Learn:
         temperature = settings.rollout.rollout_temperature
         rollouts = FollowedBatches(self._parent.fetch, temperature=temperature, shared=branched.version)
         changes = Overrides()
+        os.environ.update(cache_variables(settings.run))
         if branched.changes is not None:
             blobs = BlobStore(settings.run.blob_url or str(self._folder.blobs))
             changes = read_overrides(blobs.get(branched.changes), f"the changes of run {settings.run.run}")
@@ -138,7 +141,7 @@ class Learn:
             shell = Trainer(
                 worker,
                 ranks,
-                WeightStore(str(self._folder.weights), base=trainer.hf_checkpoint),
+                WeightStore(weights_place(settings.run, self._folder), base=trainer.hf_checkpoint),
                 rollouts,
                 TrainerPlan.of(settings, checkpoints),
             )

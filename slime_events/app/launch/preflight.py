@@ -8,15 +8,14 @@ import asyncio
 import inspect
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import fsspec
 from msgspec.structs import replace
 
-from schemas.errors import ConfigError, DataError, ImpossibleCombination, InvalidValue, PlugPointError, SlimeEventsError
+from schemas.errors import DataError, ImpossibleCombination, InvalidValue, PlugPointError, SlimeEventsError
 from slime_events.algorithms.train_arguments import registered
+from slime_events.app.launch.folder_preflight import attempt, check_folders
 from slime_events.app.launch.gpu_facts import machines
 from slime_events.app.launch.gpu_preflight import check_listed, device_for
 from slime_events.app.launch.model_preflight import (
@@ -40,7 +39,6 @@ from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import check_call, load_function
 from slime_events.plugins.step_functions import POINTS, StepFunction
 from slime_events.plugins.trainer_points import points_in_use
-from storage.weights.folder_formats import FolderFormat, format_of, iteration_folder
 
 KNOCK_S = 2.0
 """Seconds in which a server must accept a connection, for all its addresses together."""
@@ -56,19 +54,19 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     while. Raises InvalidValue with the flag, the problem and its place.
     """
     if new:
-        _check_folders(settings)
-    _try("--hf-checkpoint", check_model, settings)
-    _try("--hf-checkpoint", check_served, settings)
+        check_folders(settings)
+    attempt("--hf-checkpoint", check_model, settings)
+    attempt("--hf-checkpoint", check_served, settings)
     check_parallelism(settings)
     _check_environment(settings.trainer)
-    _try("--opd-teacher-load", check_teacher, settings.trainer)
+    attempt("--opd-teacher-load", check_teacher, settings.trainer)
     check_sampling_settings(settings)
     _check_plug_points(settings)
     _check_data(settings)
     if settings.run.tinker is not None:
         from serve_apps.http.tinker.actor import check_tinker
 
-        _try("--tinker", check_tinker, settings.run.tinker)
+        attempt("--tinker", check_tinker, settings.run.tinker)
     if new:
         _check_servers(settings)
     if settings.gateway.listens:
@@ -78,7 +76,7 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
 
         check_agent_command(settings.agents)
     if settings.data.archive_prompts is not None:
-        _try("--archive-prompts", _check_archive, settings)
+        attempt("--archive-prompts", _check_archive, settings)
     settings = _on_devices(settings)
     if problems := impossible(on_device(settings, settings.engine.device), registered()):  # of the device's defaults
         raise ImpossibleCombination("\n".join(problems))
@@ -104,80 +102,63 @@ def _on_devices(settings: TrainSettings) -> TrainSettings:
 
 def check_learner(settings: TrainSettings) -> None:
     """Check a new learner, which makes no rollouts. A missing model is taken from its parent's weights."""
-    _check_folders(settings)
+    check_folders(settings)
     _check_environment(settings.trainer)
     if Path(settings.trainer.hf_checkpoint, "config.json").is_file():
-        _try("--hf-checkpoint", check_model, settings)
+        attempt("--hf-checkpoint", check_model, settings)
         check_parallelism(settings)
-        _try("--opd-teacher-load", check_teacher, settings.trainer)
+        attempt("--opd-teacher-load", check_teacher, settings.trainer)
     _check_filter(settings)
     for point, path in points_in_use(settings):
-        _try(point.flag, point.check, path)
-
-
-def _try(flag: str, check: Callable[..., object], *arguments: object) -> None:
-    """Call a check, and add the flag to its error."""
-    try:
-        check(*arguments)
-    except ConfigError as error:
-        raise type(error)(_one_line(flag, error)) from error
-    except SlimeEventsError as error:
-        raise InvalidValue(_one_line(flag, error)) from error
-    except OSError as error:
-        raise InvalidValue(f"{flag}: {error.strerror or error}: {error.filename}") from error
-
-
-def _one_line(flag: str, error: Exception) -> str:
-    message = "; ".join(line.strip() for line in str(error).splitlines() if line.strip(" ^"))
-    return message if flag in message else f"{flag}: {message}"
+        attempt(point.flag, point.check, path)
 
 
 def _check_environment(trainer: TrainerSettings) -> None:
-    _try("--deterministic-mode", rank_variables, trainer)
-    _try("--train-env-vars", rank_secrets, trainer)
+    attempt("--deterministic-mode", rank_variables, trainer)
+    attempt("--train-env-vars", rank_secrets, trainer)
 
 
 def _check_plug_points(settings: TrainSettings) -> None:
     """Check the plug points that this run uses."""
     rollout, reward, data = settings.rollout, settings.reward, settings.data
     if data.data_source_path:
-        _try("--data-source-path", _check_source, data.data_source_path)
+        attempt("--data-source-path", _check_source, data.data_source_path)
     if path := data.buffer_filter_path:
-        _try("--buffer-filter-path", _check_function, path, "(args, None, buffer, num_samples)", 4)
+        attempt("--buffer-filter-path", _check_function, path, "(args, None, buffer, num_samples)", 4)
     _check_filter(settings)
     for point, path in points_in_use(settings):
-        _try(point.flag, point.check, path)
+        attempt(point.flag, point.check, path)
     called = {"--rollout-function-path": rollout.rollout_function_path}
     called["--eval-function-path"] = settings.evaluation.own_function
     for flag, path in called.items():
         if path:
-            _try(flag, _check_rollout_function, flag, path)
+            attempt(flag, _check_rollout_function, flag, path)
     if settings.debug.debug_train_only:
         return
     for setting in POINTS:
         if path := getattr(rollout, setting):
-            _try("--" + setting.replace("_", "-"), StepFunction, setting, path)
+            attempt("--" + setting.replace("_", "-"), StepFunction, setting, path)
     if reward.custom_rm_path:
-        _try("--custom-rm-path", _check_reward, reward.custom_rm_path, settings)
+        attempt("--custom-rm-path", _check_reward, reward.custom_rm_path, settings)
     elif reward.rm_type:
-        _try("--rm-type", _check_grader, reward)
+        attempt("--rm-type", _check_grader, reward)
     if rollout.custom_generate_function_path:
-        _try("--custom-generate-function-path", _check_generate, rollout.custom_generate_function_path)
+        attempt("--custom-generate-function-path", _check_generate, rollout.custom_generate_function_path)
     for name, dataset in settings.evaluation.sets().items():
         where = settings.evaluation.where(name)
         if dataset.custom_rm_path:
-            _try(f"{where}: custom_rm_path", _check_reward, dataset.custom_rm_path, settings)
+            attempt(f"{where}: custom_rm_path", _check_reward, dataset.custom_rm_path, settings)
         elif dataset.rm_type and not reward.custom_rm_path:
-            _try(f"{where}: rm_type", _check_grader, replace(reward, rm_type=dataset.rm_type))
+            attempt(f"{where}: rm_type", _check_grader, replace(reward, rm_type=dataset.rm_type))
         if dataset.custom_generate_function_path:
-            _try(f"{where}: custom_generate_function_path", _check_generate, dataset.custom_generate_function_path)
+            attempt(f"{where}: custom_generate_function_path", _check_generate, dataset.custom_generate_function_path)
     for path in rollout.rollout_sample_hook_path:
-        _try("--rollout-sample-hook-path", _check_hook, path)
+        attempt("--rollout-sample-hook-path", _check_hook, path)
 
 
 def _check_filter(settings: TrainSettings) -> None:
     if path := settings.rollout.dynamic_sampling_filter_path:
-        _try("--dynamic-sampling-filter-path", _check_function, path, "(args, samples)", 2)
+        attempt("--dynamic-sampling-filter-path", _check_function, path, "(args, samples)", 2)
 
 
 def _check_function(path: str, arguments: str, count: int) -> None:
@@ -240,14 +221,14 @@ def _check_data(settings: TrainSettings) -> None:
 
     data, evaluation = settings.data, settings.evaluation
     if data.prompt_data and not data.data_source_path:
-        _try("--prompt-data", check_first_rows, data)
-        _try("--prompt-data", _check_row_graders, data, settings)
+        attempt("--prompt-data", check_first_rows, data)
+        attempt("--prompt-data", _check_row_graders, data, settings)
     for name, dataset in evaluation.sets().items():
         where, rows = evaluation.where(name), eval_data(dataset, data)
-        _try(where, check_first_rows, rows)
-        _try(where, _check_row_graders, rows, settings)
+        attempt(where, check_first_rows, rows)
+        attempt(where, _check_row_graders, rows, settings)
     if settings.debug.load_debug_rollout_data:
-        _try("--load-debug-rollout-data", _check_dump, settings.debug.load_debug_rollout_data)
+        attempt("--load-debug-rollout-data", _check_dump, settings.debug.load_debug_rollout_data)
 
 
 def _check_row_graders(data: DataSettings, settings: TrainSettings) -> None:
@@ -296,25 +277,6 @@ def _check_gateway(settings: TrainSettings) -> None:
     bound(own).close()
 
 
-def _check_folders(settings: TrainSettings) -> None:
-    """Check each folder or store that a new run writes, and the checkpoint that it begins with."""
-    run, trainer = settings.run, settings.trainer
-    _try("--runs-dir", _check_writable, run.runs_dir)
-    for flag, url in (("--archive-url", run.archive_url), ("--blob-url", run.blob_url), ("--save", trainer.save)):
-        if url:
-            _try(flag, _check_writable, url)
-    if trainer.save_hf:
-        _try("--save-hf", _check_writable, str(Path(trainer.save_hf.format(rollout_id=0)).parent))
-    if run.archive_url:
-        _try("--archive-url", _check_unused, run.archive_url, run.run)
-    if trainer.load:
-        _try("--load", _check_checkpoint, trainer)
-    if trainer.ref_load and format_of(trainer.ref_load) is FolderFormat.TORCH_DIST:
-        _try("--ref-load", iteration_folder, trainer.ref_load, trainer.ref_ckpt_step, "--ref-ckpt-step")
-    elif trainer.ref_ckpt_step is not None:
-        raise InvalidValue(f"--ref-ckpt-step {trainer.ref_ckpt_step}: {trainer.ref_load} has no iterations")
-
-
 def _check_servers(settings: TrainSettings) -> None:
     """Check that each external server accepts connections."""
     run = settings.run
@@ -322,50 +284,7 @@ def _check_servers(settings: TrainSettings) -> None:
     grader = None if settings.debug.debug_train_only else settings.reward.rm_url
     for flag, urls in (("--nats-url", run.nats_url), ("--ray-address", ray), ("--rm-url", grader)):
         if urls:
-            _try(flag, _knock, urls)
-
-
-def _check_writable(url: str) -> None:
-    """Check that a local folder can be created or written, or that there is a client for a store."""
-    scheme, _, rest = url.rpartition("://")
-    if scheme not in ("", "file"):
-        try:
-            fsspec.get_filesystem_class(scheme.partition("::")[0])
-        except (ImportError, ValueError) as error:
-            raise InvalidValue(f"{url} cannot be opened: {error}") from error
-        return
-    folder = Path(rest).absolute()
-    above = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
-    if not above.is_dir():
-        raise InvalidValue(f"{url} cannot be a folder: {above} is a file")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise InvalidValue(f"{url} cannot be written: you have no permission for {above}")
-
-
-def _check_unused(url: str, run: str) -> None:
-    """Check that there is no archive of another run of this name, to which the run would append."""
-    from storage.archive.reader import ArchiveReader
-
-    if last := ArchiveReader(url, run).last:
-        raise InvalidValue(
-            f"{url}/{run} holds the archive of another run, to position {last}: choose another name with --run"
-        )
-
-
-def _check_checkpoint(trainer: TrainerSettings) -> None:
-    from actors.megatron.formats.registry import check_beginning
-
-    folder = str(trainer.load)
-    if format_of(folder) is None:
-        exists = Path(folder).exists()
-        problem = (
-            "is neither a trainer checkpoint, a Hugging Face nor a torch_dist folder" if exists else "does not exist"
-        )
-        raise InvalidValue(
-            f"--load {folder} {problem}: leave --load out to begin with --hf-checkpoint, or give a folder in "
-            "<run>/checkpoints or the folder of a model (to continue an interrupted run, use `slime-events resume`)"
-        )
-    check_beginning(folder, trainer.ckpt_step, optimizer=trainer.load_optim)
+            attempt(flag, _knock, urls)
 
 
 def _knock(urls: str) -> None:

@@ -12,6 +12,7 @@ its log alone.
 import asyncio
 import contextlib
 import json
+import os
 import secrets
 import shutil
 import signal
@@ -29,6 +30,7 @@ from schemas.placements import PlacementPlanned
 from schemas.prompts import PromptSubmitted
 from schemas.runs import Branched
 from schemas.subjects import of_type
+from schemas.weights import WeightsPublished
 from serve_apps.http.gateway.settings import parse_listen
 from serve_apps.http.gateway.sources import Scope, Sources
 from slime_events.app.launch.abandonable import ended_within
@@ -52,6 +54,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.planning.bundles import split_of
 from slime_events.core.run.network import log_host
 from slime_events.core.run.participant import Participant
+from slime_events.core.run.places import cache_variables, weights_place
 from slime_events.core.run.run_address import Incarnation, RunAddress
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_settings import nats_place
@@ -61,6 +64,7 @@ from slime_events.model.progress import Progress
 from storage.archive.reader import ArchiveReader
 from storage.cancellation import check_cancelled
 from storage.file_access import close_to_others, limited_files
+from storage.folders.places import open_folders, parent_of
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.log import JetStreamLog
 from storage.nats.ports import HOST
@@ -121,6 +125,7 @@ class Launch:
         trainer = self._settings.trainer
         read_architecture(trainer.hf_checkpoint).check_flags(trainer.megatron)
         is_empty, access = False, self._settings.run.file_access
+        os.environ.update(cache_variables(self._settings.run))
         with limited_files(access), holding(self._folder) as before, self._stopping():
             if close_to_others(self._folder.path, access):
                 self._view.note(f"note: every user could read {self._folder.path}; now --file-access applies")
@@ -217,7 +222,7 @@ class Launch:
     def _probed(self, address: RunAddress) -> RunAddress:
         """Mark what all machines must see, and ask each one. Raises InvalidValue with those that do not see it."""
         urls = [
-            ("--runs-dir", address.weights_url),
+            ("--weights-url" if self._settings.run.weights_url else "--runs-dir", address.weights_url),
             ("--blob-url", address.blob_url),
             ("--save", self._settings.trainer.save or str(self._folder.checkpoints)),
         ]
@@ -254,11 +259,11 @@ class Launch:
             archive_url=run.archive_url or str(folder.archive),
             archive_seconds=run.archive_seconds,
             log_keep_steps=run.log_keep_steps,
-            weights_url=str(folder.weights),
+            weights_url=weights_place(run, folder),
             otlp_endpoint=run.otlp_endpoint,
             trace_share=run.trace_share,
             incarnation=incarnation,
-            secrets=secrets_of(self._settings),
+            secrets=secrets_of(self._settings) | cache_variables(run),
             file_access=run.file_access,
         )
 
@@ -337,6 +342,11 @@ async def clear_stores(log: JetStreamLog, settings: TrainSettings) -> None:
             started = await anext(log.read(), None)
             if archived and started and archived.data == started.data:
                 await asyncio.to_thread(ObjectFolder(f"{url.rstrip('/')}/{log.run}").remove)
+        if run.weights_url:
+            async for recorded in log.read(1, of_type(log.run, "weights.published")):
+                if isinstance(published := recorded.envelope.event, WeightsPublished):
+                    place, name = parent_of(published.url)
+                    await asyncio.to_thread(open_folders(place).remove, [name])
         if run.nats_url:
             await log.remove()
 

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from schemas.errors import InvalidValue
 from slime_events.core.config.settings import TrainSettings
+from storage.folders.places import is_remote
 from storage.weights.folder_formats import FolderFormat, format_of
 
 
 def missing_paths(settings: TrainSettings) -> list[str]:
     """Return a sentence for each local file or folder in the settings that does not exist, with what to do.
 
-    Remote URLs (`s3://...`) are not checked.
+    URLs in object stores (`s3://...`) are not checked; a model cannot be at one.
     """
     engine, trainer, data = settings.engine, settings.trainer, settings.data
     has_reference = settings.algorithm.use_kl_loss or settings.algorithm.kl_coef
@@ -20,6 +21,10 @@ def missing_paths(settings: TrainSettings) -> list[str]:
     if trainer.hf_checkpoint != engine.hf_checkpoint:
         folders.append(("hf_checkpoint", trainer.hf_checkpoint))
     problems = []
+    for name, path in [*folders, ("critic_load", trainer.critic_load), ("load", trainer.load)]:
+        if path and is_remote(path):
+            cure = "download it to the same path on each machine"
+            problems.append(f"{name} {path} is in an object store, but models are read from a disk: {cure}.")
     for name, path in folders:
         if path and "://" not in path and not Path(path).exists():
             cure = f"download the model (`hf download NAME --local-dir {path}`) or correct the path"

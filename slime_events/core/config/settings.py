@@ -52,6 +52,27 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     ] = 1
     blob_url: Annotated[str | None, doc("fsspec URL of large payloads; default: the run folder")] = None
     archive_url: Annotated[str | None, doc("fsspec URL of the archive; default: the run folder")] = None
+    weights_url: Annotated[
+        str | None,
+        doc("fsspec URL of weight versions, which each host reads through its cache; default: the run folder"),
+    ] = None
+    cache_dir: Annotated[
+        str | None,
+        doc(
+            "folder on each host for copies of what is at weights-url; default: ~/.cache/slime-events",
+            needs("weights_url", why="nothing else is copied"),
+            also=Later.RESUME,
+        ),
+    ] = None
+    cache_gb: Annotated[
+        float | None,
+        doc(
+            "most gigabytes (1e9 bytes) of cache-dir; default: half of its disk",
+            needs("weights_url", why="nothing else is copied"),
+            above=0,
+            also=Later.RESUME,
+        ),
+    ] = None
     archive_seconds: Annotated[
         float,
         doc(

@@ -127,6 +127,11 @@ class RunFolder:
         """Return the URL of large payloads. Raises InvalidValue if its settings cannot be read."""
         return self.address(self._run_setting("blob_url"), self.blobs)
 
+    def weights_url(self) -> str:
+        """Return the path or URL of the weight versions. Raises InvalidValue if its settings cannot be read."""
+        url = self.address(self._run_setting("weights_url"), self.weights)
+        return url if url == str(self.weights) else under_name(url, self.log_name())
+
     def trusted(self) -> frozenset[str] | None:
         """Return the addresses given to a restore, until the run is resumed; None if all addresses are trusted."""
         try:
@@ -153,6 +158,11 @@ class RunFolder:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise InvalidValue(f"{self.settings} cannot be read: {error}") from error
         return settings.get("run", {}).get(name)
+
+
+def under_name(url: str, run: str) -> str:
+    """Return the URL of what a run has at a URL that runs share."""
+    return f"{url.rstrip('/')}/{run}"
 
 
 def find_run(run: str, runs_dir: str | Path = RUNS_DIR) -> RunFolder:

@@ -176,6 +176,18 @@ SECOND_CASES = [
     ),
     Case(
         page="docs/run-folder.md",
+        text="slime-events demo --save-interval 1 --save-hf 's3://slime/step-{rollout_id}'",
+        code=2,
+    ),
+    Case(
+        page="docs/run-folder.md",
+        text="slime-events train ... --weights-url s3://slime/weights --cache-dir /nvme/slime-cache --cache-gb 500",
+        changes=(("s3://slime/weights", "memory://slime/weights"), ("/nvme/slime-cache", "cache")),
+        more="--run remote",
+        steps=2,
+    ),
+    Case(
+        page="docs/run-folder.md",
         text="slime-events train ... --archive-url s3://slime/archive --log-keep-steps 100",
         changes=(("s3://slime/archive", "kept-archive"),),
         more="--run kept",

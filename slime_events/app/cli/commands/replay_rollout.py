@@ -1,8 +1,10 @@
 """`slime-events replay-rollout`: generate one rollout again, on an engine with the same weights."""
 
 import argparse
+import contextlib
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from slime_events.analysis.replay_rollout.recorded import RecordedRollout, read_
 from slime_events.app.cli.render.text import duration, fields, json_text, paragraphs, shorten, table
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reach import check_reach
+from slime_events.core.run.places import readable_weights
 from slime_events.core.run.run_reader import open_run
+from storage.folders.places import local_copy
 
 START_S = 600.0
 
@@ -27,10 +31,16 @@ async def run(arguments: argparse.Namespace) -> int:
         rollout = await read_rollout(opened, arguments.sample)
         check_reach(opened.settings, "engine")
         settings = opened.settings.engine
-        folders = [*arguments.weights, *([str(opened.folder.weights)] if opened.folder else [])]
-    base = weight_folder(rollout, rollout.spans[0].version, folders)
-    settings = msgspec.structs.replace(settings, hf_checkpoint=base, device=arguments.device or settings.device)
-    comparison, engine = await _with_engine(rollout, settings, folders, arguments)
+        own = readable_weights(opened.settings.run, opened.folder)
+        folders = [*arguments.weights, *([own] if own else [])]
+    with contextlib.ExitStack() as held:
+
+        def local(version: int) -> str:
+            return str(held.enter_context(local_copy(weight_folder(rollout, version, folders))))
+
+        base, device = local(rollout.spans[0].version), arguments.device or settings.device
+        settings = msgspec.structs.replace(settings, hf_checkpoint=base, device=device)
+        comparison, engine = await _with_engine(rollout, settings, local, arguments)
     if arguments.json:
         sys.stdout.write(json_text(msgspec.to_builtins(comparison) | {"engine": engine}))
     else:
@@ -39,16 +49,16 @@ async def run(arguments: argparse.Namespace) -> int:
 
 
 async def _with_engine(
-    rollout: RecordedRollout, settings: EngineSettings, folders: list[str], arguments: argparse.Namespace
+    rollout: RecordedRollout, settings: EngineSettings, local: Callable[[int], str], arguments: argparse.Namespace
 ) -> tuple[Comparison, dict[str, Any]]:
-    """Return the comparison, and the engine's device, determinism and seconds."""
+    """Return the comparison, and the engine's device, determinism and seconds. local: returns a version's folder."""
     first = rollout.spans[0].version
     launch = engine_launch(settings, first)
     engine, begun = SglangEngine(settings, first), time.perf_counter()
     await engine.start(START_S)
     try:
         started = time.perf_counter()
-        stretches = await replay(engine, rollout, lambda v: weight_folder(rollout, v, folders), force=arguments.force)
+        stretches = await replay(engine, rollout, local, force=arguments.force)
         seconds = {"start": started - begun, "replay": time.perf_counter() - started}
     finally:
         await engine.stop()

@@ -26,6 +26,8 @@ def files_text(folder: RunFolder, disk: Disk) -> str:
     archive = disk.archive
     if archive.last or archive.error is not UNSET:
         where["archive"] = str(folder.archive) if archive.url is UNSET else archive.url
+    if disk.weights.url is not UNSET:
+        where["weights"] = disk.weights.url
     holds = {
         "log": _log_text(disk.log),
         "archive": _archive_text(archive),
@@ -51,6 +53,8 @@ def _archive_text(archive: ArchiveSize) -> str:
 
 
 def _versions_text(kept: KeptVersions) -> str:
+    if kept.error is not UNSET:
+        return f" (cannot be read: {kept.error})"
     versions = kept.versions
     parts = [f"version{'s' if len(versions) > 1 else ''} {ranges_text(versions)}"] if versions else []
     return _joined([*parts, *_size_text(kept.bytes)])
