@@ -31,6 +31,9 @@ def declare_doctor(parser: CommandParser) -> None:
     option(parser, "--blob-url URL", "fsspec URL of large payloads")
     option(parser, "--archive-url URL", "fsspec URL of the archive")
     option(parser, "--port N", "a port that must be free (repeatable)", int, default=[], action="append")
+    option(parser, "--ray-address HOST:PORT", "check all machines of this Ray too, and the network between them")
+    shared = "with --ray-address: a folder or store that all machines must see (repeatable)"
+    option(parser, "--shared URL", shared, default=[], action="append")
     how = parser.add_mutually_exclusive_group()
     switch(how, "--quick", "check versions only; import nothing")
     switch(how, "--imports", "import SGLang and Megatron-core, not only check their files")

@@ -1,4 +1,4 @@
-"""`slime-events doctor`: check that this machine has everything that a run needs."""
+"""`slime-events doctor`: check that this machine, and the machines of a Ray, have everything that a run needs."""
 
 import argparse
 import sys
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from schemas.errors import DeadlineExceeded, InvalidValue, StorageError
 from schemas.redaction import shown
 from schemas.text import terminal_text
 from slime_events.app.cli import checks
@@ -68,15 +69,36 @@ def _checks(arguments: argparse.Namespace) -> list[Callable[[], Check]]:
     ]
 
 
+def diagnose_cluster(arguments: argparse.Namespace) -> list[Check]:
+    """Look at the machines of a Ray, and return what is wrong with them."""
+    from slime_events.app.cli.cluster_checks import cluster_checks
+    from slime_events.app.launch.node_survey import survey
+    from slime_events.app.launch.seen_places import seen_places
+
+    urls = {"--blob-url": arguments.blob_url, "--archive-url": arguments.archive_url}
+    places = [("--runs-dir", str(arguments.runs_dir.absolute())), *((flag, url) for flag, url in urls.items() if url)]
+    try:
+        with seen_places([*places, *(("--shared", url) for url in arguments.shared)]) as marked:
+            return cluster_checks(survey(arguments.ray_address, marked, arguments.port))
+    except StorageError as error:
+        return [
+            Check("shared places", Outcome.FAIL, str(error), "correct the address, or its access from this machine")
+        ]
+    except DeadlineExceeded as error:
+        return [Check("machines", Outcome.FAIL, str(error), "start that Ray, or correct --ray-address")]
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Print one row per check; return 1 if any failed."""
-    checked = diagnose(arguments)
-    print_checks(checked)
+    if arguments.shared and not arguments.ray_address:
+        raise InvalidValue("--shared is checked on the machines of a Ray: give --ray-address too")
+    checked = diagnose(arguments) + (diagnose_cluster(arguments) if arguments.ray_address else [])
+    print_checks(checked, "This cluster" if arguments.ray_address else "This machine")
     return int(any(check.outcome is Outcome.FAIL for check in checked))
 
 
-def print_checks(checked: Sequence[Check]) -> None:
-    """Print one row per check, then the names of the failed checks."""
+def print_checks(checked: Sequence[Check], what: str = "This machine") -> None:
+    """Print one row per check, then the names of the failed checks. what: has been checked."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("check", "", "found"):
         table.add_column(column, overflow="fold")
@@ -88,5 +110,5 @@ def print_checks(checked: Sequence[Check]) -> None:
     console = Console(file=raw_stream(sys.stdout), width=terminal_width() or 1000)  # piped lines are not wrapped
     console.print(table)
     failed = [check.name for check in checked if check.outcome is Outcome.FAIL]
-    end = f"to fix: {', '.join(failed)}" if failed else "This machine can run slime-events."
+    end = f"to fix: {', '.join(failed)}" if failed else f"{what} can run slime-events."
     console.print(Text(terminal_text(end)))
