@@ -17,6 +17,7 @@ from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyPara
 from torch.distributed.checkpoint.api import CheckpointException
 
 from actors.megatron.checkpoint_reader import PartStrategy
+from actors.megatron.checkpoint_upload import CheckpointUpload, checkpoint_here
 from actors.megatron.checkpoint_writer import InProcessWriter
 from actors.megatron.cpu import stand_in
 from actors.megatron.optimizer import follow_weights
@@ -35,10 +36,12 @@ from actors.megatron.trainee import Trainee
 from actors.megatron.weights import is_expert, named_parameters
 from actors.step.place import Axis, Place
 from schemas.doc import doc
-from schemas.errors import CheckpointMismatch, TrainerError
+from schemas.errors import CheckpointMismatch, StorageError, TrainerError
 from schemas.text import raised_text
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.training.save_progress import SaveProgress, SaveState
+from storage.folders.places import is_remote
+from storage.folders.remote import StoredFile
 from storage.object_store import fsync
 from storage.weights.folder_formats import MARK, FolderFormat, format_of
 
@@ -71,7 +74,8 @@ def is_checkpoint(folder: str | Path) -> bool:
 def save(trainee: Trainee, folder: str | Path) -> None:
     """Write a checkpoint; collective. The folder appears under its name when all its files are on disk.
 
-    All ranks must share a file system. Raises TrainerError if the folder exists or cannot be written.
+    folder: a path in a file system that all ranks share, or a new URL in an object store. Raises TrainerError if the
+    folder exists or cannot be written.
     """
     pending = PendingCheckpoint(trainee, folder)
     pending.write()
@@ -88,16 +92,21 @@ class PendingCheckpoint:
 
         Raises TrainerError if the folder exists.
         """
-        self._target = target = Path(folder)
-        if target.exists():
-            raise TrainerError(f"{target} exists already, and is never overwritten: remove it, or give another --save")
-        self._partial = partial = target.with_name(f".{target.name}.partial")
         self._rank = trainee.place.rank
+        self._upload = CheckpointUpload(str(folder), self._rank) if is_remote(str(folder)) else None
+        self._target = target = Path(folder)
+        if self._upload is None and target.exists():
+            raise TrainerError(f"{target} exists already, and is never overwritten: remove it, or give another --save")
+        partial = target.with_name(f".{target.name}.partial") if self._upload is None else self._upload.draft
+        self._partial = partial
         self._written: Future[None] = Future()
         if self._rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
-            (partial / CRITIC if trainee.critic else partial).mkdir(parents=True)
         dist.barrier()
+        if self._rank == 0 or self._upload is not None:  # each host has a draft of what is uploaded
+            (partial / CRITIC if trainee.critic else partial).mkdir(parents=True, exist_ok=True)
+        dist.barrier()
+        self._uploaded: list[dict[str, StoredFile]] = [{}] * dist.get_world_size()
         keys = Keys.of(trainee)
         self._mark = {
             "format": 2,  # in format 1, digests of several ranks were per rank
@@ -118,10 +127,12 @@ class PendingCheckpoint:
         threading.Thread(target=self.write, name="checkpoint", daemon=True).start()
 
     def write(self) -> None:
-        """Write this rank's files to disk. `complete` reports an error."""
+        """Write this rank's files to disk, and upload them to a URL. `complete` reports an error."""
         try:
             for request in self._parts.values():
                 request.async_fn(*request.async_fn_args)
+            if self._upload is not None:
+                self._upload.upload()
         except Exception as error:  # any error of the disk or of torch's format; `complete` reports it
             self._written.set_exception(error)
         else:
@@ -142,7 +153,7 @@ class PendingCheckpoint:
         if None in problems:
             return SaveProgress(SaveState.WRITING)
         failed = next(filter(None, problems), "") or self._publish()
-        if failed and self._rank == 0:
+        if self._upload is not None or (failed and self._rank == 0):
             shutil.rmtree(self._partial, ignore_errors=True)
         return SaveProgress(SaveState.FAILED if failed else SaveState.SAVED, failed)
 
@@ -151,6 +162,8 @@ class PendingCheckpoint:
         problem = ""
         for request in self._parts.values():
             problem = self._problem_of(request.finalize_fns[0]) or problem
+        if self._upload is not None:
+            dist.all_gather_object(self._uploaded, self._upload.files)
         if self._rank == 0 and not problem:
             problem = self._problem_of(self._seal)
         shared = [problem]
@@ -160,7 +173,7 @@ class PendingCheckpoint:
     def _problem_of(self, call: Callable[[], None]) -> str:
         try:
             call()
-        except OSError as error:
+        except (OSError, StorageError) as error:
             return f"rank {self._rank}: {raised_text(error)}"
         return ""
 
@@ -173,6 +186,9 @@ class PendingCheckpoint:
                 if path.is_file() and path.suffix != ".distcp":  # each rank has synced its own .distcp files
                     fsync(path)
             fsync(folder)
+        if self._upload is not None:
+            self._upload.complete(self._uploaded)
+            return
         os.rename(self._partial, self._target)
         fsync(self._target.parent)
 
@@ -181,9 +197,14 @@ def load(trainee: Trainee, folder: str | Path, *, optimizer: bool = True, with_c
     """Load a checkpoint; collective. On the same topology, training continues bit for bit; any other can load it too.
 
     optimizer: load the state of optimizer and schedule; if off, load only the weights. with_critic: load the
-    checkpoint's critic; if the checkpoint has none, the critic is unchanged. Raises CheckpointMismatch if the folder is
-    not a complete checkpoint or belongs to another model.
+    checkpoint's critic; if the checkpoint has none, the critic is unchanged. folder: path or URL. Raises
+    CheckpointMismatch if the folder is not a complete checkpoint or belongs to another model.
     """
+    with checkpoint_here(folder) as local:
+        _load_all(trainee, local, optimizer=optimizer, with_critic=with_critic)
+
+
+def _load_all(trainee: Trainee, folder: Path, *, optimizer: bool, with_critic: bool) -> None:
     mark = _mark(folder)
     keys = Keys(**{name: mark.get(name, False) for name in Keys._fields})
     if (trains := trainee.architecture.trains_prediction) != mark.get("trains_prediction", False):
@@ -191,8 +212,8 @@ def load(trainee: Trainee, folder: str | Path, *, optimizer: bool = True, with_c
             f"{folder} was saved {'without' if trains else 'with'} enable-mtp-training: continue so, or begin with its "
             "weights in a Hugging Face folder (slime-events convert)"
         )
-    _load(trainee, Path(folder), trainee.settings, keys, optimizer=optimizer)
-    if with_critic and trainee.critic is not None and (Path(folder) / CRITIC).is_dir():
+    _load(trainee, folder, trainee.settings, keys, optimizer=optimizer)
+    if with_critic and trainee.critic is not None and (folder / CRITIC).is_dir():
         load_critic(trainee, folder, optimizer=optimizer)
 
 

@@ -15,7 +15,7 @@ from slime_events.analysis.retrain.version_chain import Chain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.training.train_batch import StoredVersion
 from slime_events.loop.training.past_versions import PastVersions
-from storage.folders.places import local_path
+from storage.folders.places import is_remote, local_path
 from storage.weights.shards import TensorBytes
 from storage.weights.store import WeightStore, read_manifest
 
@@ -61,4 +61,5 @@ class RetrainedVersions:
         published = trained.published.get(version)
         digest = published.digest if published is not None else trained.committed[version].weights
         saved = trained.saved.get(version)
-        return StoredVersion(version, recorded, digest, saved.url if saved and Path(saved.url).is_dir() else "")
+        is_here = saved is not None and not is_remote(saved.url) and Path(saved.url).is_dir()
+        return StoredVersion(version, recorded, digest, saved.url if saved and is_here else "")

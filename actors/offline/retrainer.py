@@ -27,6 +27,7 @@ from schemas.rollouts import RolloutCompleted
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
 from schemas.subjects import of_type
+from schemas.trust import is_doubted
 from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_step, recorded_steps
 from slime_events.analysis.retrain.version_chain import Chain, read_chain
 from slime_events.core.config.settings import TrainSettings
@@ -306,7 +307,7 @@ def _by_weights(trained: TrainingState) -> TrainingState:
 
 def _folders(opened: OpenedRun, trained: TrainingState) -> CheckpointFolders:
     """Return the checkpoint folders: from the settings, in the run's folder, or next to the last recorded one."""
-    if opened.settings.trainer.save:
+    if opened.settings.trainer.save and not is_doubted(opened.settings.trainer.save):
         return CheckpointFolders(opened.settings.trainer.save)
     if opened.folder is not None:
         return CheckpointFolders(str(opened.folder.checkpoints))

@@ -48,7 +48,7 @@ class CheckpointSaver:
         await asyncio.to_thread(self._folders.make_way, version)
         saved = CheckpointSaved(
             version=version,
-            url=self._folders.of(version),
+            url=self._folders.new(version),
             weights_digest=digests.weights,
             optimizer_digest=digests.optimizer,
             critic_digest=digests.critic,

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import secrets
 import shutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -13,25 +14,58 @@ from actors.trainer.ranks import Ranks
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import CheckpointMismatch, TrainerError
 from slime_events.loop.training.training_state import Digests, TrainingState, digests_of
+from storage.folders.places import is_remote, open_folders, parent_of
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFolders:
-    """Checkpoint folders `<root>/v000012` by version."""
+    """Checkpoint folders `<root>/v000012` by version.
+
+    In an object store the root is a URL, and each save has a new name, `<root>/v000012-<number>`: a trainer that was
+    replaced cannot overwrite its successor's checkpoint.
+    """
 
     root: str
 
     def of(self, version: int) -> str:
-        return f"{self.root}/v{version:06d}"
+        """Return the path of a version's checkpoint, or in an object store the URL of its newest complete one.
+
+        If there is none, a URL that does not exist.
+        """
+        if not is_remote(self.root):
+            return f"{self.root}/v{version:06d}"
+        folders = open_folders(self.root)
+        return folders.locate([_name(version), *(n for n in folders.names() if n.startswith(f"{_name(version)}-"))][-1])
+
+    def new(self, version: int) -> str:
+        """Return the path or URL for a checkpoint that is about to be saved, after `make_way`."""
+        if not is_remote(self.root):
+            return self.of(version)
+        return open_folders(self.root).locate(f"{_name(version)}-{secrets.token_hex(4)}")
 
     def find(self, saved: CheckpointSaved) -> str:
-        """Return the folder of a recorded checkpoint: its url, or a folder here if the run's folder was moved."""
+        """Return the folder of a recorded checkpoint: its url, or a folder here if the run's folder was moved.
+
+        No URL outside of the root is returned: the log may be of an archive that is not trusted.
+        """
+        if is_remote(saved.url):
+            return saved.url if parent_of(saved.url)[0] == self.root.rstrip("/") else self.of(saved.version)
         return saved.url if Path(saved.url).exists() else self.of(saved.version)
+
+    def has(self, version: int, url: str | None = None) -> bool:
+        """Return whether a version's checkpoint is there. url: that of a recorded one."""
+        where = self.of(version) if url is None else url
+        if not is_remote(where):
+            return Path(where).is_dir()
+        place, name = parent_of(where)
+        return place == self.root.rstrip("/") and open_folders(place).is_whole(name)
 
     def make_way(self, version: int) -> None:
         """Rename an older folder of that name, a checkpoint that was refused or never committed. One copy is kept."""
+        if is_remote(self.root):
+            return
         folder = Path(self.of(version))
         if folder.exists():
             aside = folder.with_name(f".{folder.name}.aside")
@@ -40,12 +74,19 @@ class CheckpointFolders:
 
     def remove(self, versions: Collection[int]) -> None:
         """Delete the checkpoints of these versions, if they exist. `Retention` decides which can be deleted."""
+        if is_remote(self.root):
+            open_folders(self.root).remove([f"{_name(version)}-" for version in versions])
+            return
         for folder in map(Path, map(self.of, versions)):
             # Rename first, so that a partly deleted folder never looks like a checkpoint.
             gone = folder.with_name(f".{folder.name}.removed")
             with contextlib.suppress(FileNotFoundError):
                 folder.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
+
+
+def _name(version: int) -> str:
+    return f"v{version:06d}"
 
 
 async def restore(
@@ -69,7 +110,7 @@ async def restore(
         reason = "it is not what was committed" if not trained.matches(saved) else lacks(version)
         if reason is None:
             touched = True
-            reason = await _load(ranks, saved, folders.find(saved))
+            reason = await _load(ranks, saved, await asyncio.to_thread(folders.find, saved))
         if reason is None:
             log.info("restored from the checkpoint of version %d", version)
             return version
@@ -78,7 +119,7 @@ async def restore(
         await ranks.reset()
     if trained.is_branch:
         weights, optimizer, critic = trained.committed[trained.first]
-        folder = folders.of(trained.first)
+        folder = await asyncio.to_thread(folders.of, trained.first)
         saved = CheckpointSaved(
             version=trained.first,
             url=folder,
@@ -102,7 +143,7 @@ async def _load(ranks: Ranks, saved: CheckpointSaved, folder: str) -> str | None
         return str(error)
     weights = await ranks.weights_digest()
     optimizer, critic = saved.optimizer_digest, saved.critic_digest
-    if not await asyncio.to_thread(_is_of_parts, Path(folder)):
+    if is_remote(folder) or not await asyncio.to_thread(_is_of_parts, Path(folder)):
         # Empty if a branch starts a new optimizer, which no run has had before, or with --optimizer-digest off.
         optimizer = await ranks.optimizer_digest() if optimizer else ""
         # A branch may have no critic although its parent had one.

@@ -17,7 +17,6 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 from actors.trainer.checkpoint_saver import CheckpointSaver
@@ -174,7 +173,8 @@ class Trainer:
         digest = published.digest if published else committed.weights if committed else ""
         try:
             saved = self._trained.saved.get(version)
-            checkpoint = saved.url if saved and self._trained.matches(saved) and Path(saved.url).is_dir() else ""
+            is_there = saved and self._trained.matches(saved) and self._folders.has(version, saved.url)
+            checkpoint = saved.url if saved and is_there else ""
             return StoredVersion(version, self._store.folder(version, digest), digest, checkpoint) if digest else None
         except WeightsDamaged:
             return None

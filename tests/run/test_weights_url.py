@@ -82,7 +82,7 @@ def test_a_run_that_made_nothing_leaves_nothing_there(tmp_path: Path, url: str) 
     assert WeightStore(f"{url}/demo").versions() == []
 
 
-@pytest.mark.parametrize("flag", ["runs_dir", "save", "save_hf"])
+@pytest.mark.parametrize("flag", ["runs_dir", "save_hf"])
 def test_what_cannot_be_at_a_url_is_refused(tmp_path: Path, flag: str) -> None:
     component = "run" if flag == "runs_dir" else "trainer"
     settings = tiny(tmp_path, "demo", **{component: {flag: "s3://bucket/{rollout_id}"}})

@@ -5,18 +5,25 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from s3fs import S3FileSystem
 
 from actors.archivist import ArchiveOutcome, Backoff, SealPolicy, archive_run
-from schemas.errors import ArchiveDamaged, DeadlineExceeded
+from schemas.errors import ArchiveDamaged, DeadlineExceeded, StoreUnavailable
 from storage.archive.reader import ArchiveReader
 from storage.archive.transfer import repair_archive, restore_log
 from storage.archive.writer import ArchiveWriter
 from storage.blobs import BlobStore
+from storage.folders import retry
+from storage.folders.cache import HostCache
+from storage.folders.remote import RemoteFolders
 from storage.memory_log import MemoryLog
+from storage.nats.ports import HOST
 from storage.object_store import ObjectFolder
 from tests.storage.archived import a_log, all_there
 from tests.storage.seaweed import Seaweed, faulty, options_of
@@ -128,3 +135,55 @@ async def test_a_flipped_bit_is_named_refused_and_mended(seaweed: Seaweed) -> No
         await check(log, where, options)
     assert await repair_archive(log, where, "r", options) == [bad]
     await check(log, where, options)
+
+
+def test_folders_pass_a_store_that_misbehaves(
+    seaweed: Seaweed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights and checkpoints: each file is uploaded and downloaded whole, or tried again."""
+    dice, wrong, data = random.Random(5), list[str](), {f"f{n}": random.Random(n).randbytes(3000) for n in range(6)}
+    kinds = itertools.chain(("refuse", "cut", "lose"), iter(lambda: dice.choice(["refuse", "cut", "lose"]), None))
+    monkeypatch.setattr(retry, "FIRST_S", 0.01)
+    for name, value in {"ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s", "MAX_ATTEMPTS": "1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+
+    def fault(method: str, number: int) -> str | None:
+        kind = next(kinds) if dice.random() < 0.3 else None
+        wrong.extend([kind] if kind else [])
+        return kind
+
+    with faulty(seaweed.port, fault) as port:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{HOST}:{port}")
+        S3FileSystem.clear_instance_cache()
+        place = url()
+        for number in range(3):
+            here = RemoteFolders(place, HostCache(tmp_path / "here"), retry_s=60.0)
+            draft = here.work / ".draft"
+            draft.mkdir(parents=True)
+            for name, content in data.items():
+                (draft / name).write_bytes(content)
+            here.publish(draft, f"v00000{number}-a")
+            there = RemoteFolders(place, HostCache(tmp_path / f"there-{number}"), retry_s=60.0)
+            with there.open(f"v00000{number}-a") as folder:
+                assert {path.name: path.read_bytes() for path in folder.iterdir()} == data
+        there.remove(["v000001-"])
+        assert there.names() == ["v000000-a", "v000002-a"]
+    S3FileSystem.clear_instance_cache()
+    assert set(wrong) == {"refuse", "cut", "lose"}
+
+
+def test_a_missing_bucket_and_a_closed_port_are_named(
+    seaweed: Seaweed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s", "MAX_ATTEMPTS": "1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    for port in (seaweed.port, 1):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{HOST}:{port}")
+        S3FileSystem.clear_instance_cache()
+        store = RemoteFolders("s3://nowhere/weights", HostCache(tmp_path), retry_s=0.0)
+        (tmp_path / "file").write_bytes(b"x")
+        with pytest.raises(StoreUnavailable) as error:
+            store.upload("v000001-a", tmp_path, {"file": "file"})
+        assert "s3://nowhere/weights/v000001-a/file" in str(error.value)
+        assert socket.gethostname() in str(error.value)
+    S3FileSystem.clear_instance_cache()

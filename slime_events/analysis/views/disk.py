@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,8 +68,8 @@ def view_disk(folder: RunFolder, extent: Extent | None = None) -> Disk:
     return Disk(
         log=LogSize(**({"bytes": size_of(folder.nats)} | (extent._asdict() if extent else {}))),
         archive=_archive(folder),
-        weights=_weights(folder),
-        checkpoints=_versions(folder.checkpoints),
+        weights=_kept(folder.weights_url, folder.weights),
+        checkpoints=_kept(folder.checkpoints_url, folder.checkpoints),
     )
 
 
@@ -84,12 +85,13 @@ def _archive(folder: RunFolder) -> ArchiveSize:
     return ArchiveSize(url=reader.url, last=reader.last, segments=len(reader.segments), bytes=stored)
 
 
-def _weights(folder: RunFolder) -> KeptVersions:
+def _kept(place: Callable[[], str], own: Path) -> KeptVersions:
+    """Return what is kept. place: returns its path or URL by the settings. own: its place in the run's folder."""
     try:
-        url = folder.weights_url()
+        url = place()
     except ConfigError:
-        url = str(folder.weights)
-    return _stored(url) if is_remote(url) else _versions(folder.weights)
+        url = str(own)
+    return _stored(url) if is_remote(url) else _versions(own)
 
 
 def _stored(url: str) -> KeptVersions:

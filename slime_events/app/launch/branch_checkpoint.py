@@ -22,11 +22,12 @@ from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.local_ranks import local_ranks
 from schemas.errors import TrainerError, WeightsDamaged
 from schemas.runs import Branched
+from schemas.trust import is_doubted
 from slime_events.analysis.retrain.settings import with_base
 from slime_events.analysis.retrain.version_chain import read_chain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_run
-from storage.folders.places import local_copy
+from storage.folders.places import local_copy, open_folders
 from storage.weights.store import WeightStore, verify
 
 SCRATCH = ".beginning"
@@ -45,17 +46,17 @@ async def put_branch_checkpoint(
     Raises RunNotFound or StorageError if the parent cannot be opened, InvalidValue if its base checkpoint is gone,
     TrainerError if a step gives another digest than the committed one.
     """
-    folder = CheckpointFolders(checkpoints).of(branched.version)
-    if Path(folder).is_dir():
+    folders, begun = CheckpointFolders(checkpoints), time.perf_counter()
+    if await asyncio.to_thread(folders.has, branched.version):
         return
-    scratch, begun = Path(checkpoints) / SCRATCH, time.perf_counter()
+    folder, scratch = folders.new(branched.version), open_folders(checkpoints).work / SCRATCH
     note(f"making version {branched.version} of run {branched.run}, from which this run continues")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     async with open_run(branched.where) as opened:
         exported = None if branched.optimizer_digest else await _stored(opened, branched)
         if exported is None:
-            exported = await _make_again(opened, branched, own, folder, note=note, make_ranks=make_ranks)
+            exported = await _make_again(opened, branched, own, (folder, scratch), note=note, make_ranks=make_ranks)
     if exported is not None:
         # Save the exported weights with a new optimizer and schedule of the branch.
         with local_copy(exported) as exported_here:
@@ -81,16 +82,17 @@ async def _make_again(
     opened: OpenedRun,
     branched: Branched,
     own: TrainSettings,
-    folder: str,
+    places: tuple[str, Path],
     *,
     note: Callable[[str], None],
     make_ranks: MakeRanks,
 ) -> str | None:
-    """Train the parent up to the version again, and save its trainer into `folder`.
+    """Train the parent up to the version again, and save its trainer.
 
-    If the branch resets its optimizer, writes only the weights to another folder and returns that folder.
+    places: path or URL of the checkpoint, and a folder for other files. If the branch resets its optimizer, writes only
+    the weights to another folder and returns that folder.
     """
-    base, scratch = own.trainer.hf_checkpoint, Path(folder).parent / SCRATCH
+    base, (folder, scratch) = own.trainer.hf_checkpoint, places
     other = base if base != opened.settings.trainer.hf_checkpoint else None
     parent = await trainable(opened, other, scratch / branched.run, note=note, make_ranks=make_ranks)
     async with make_ranks(parent.settings) as ranks:
@@ -126,7 +128,8 @@ async def trainable(
     settings = with_base(opened.settings, folder.weights if folder else None, base)
     before = await branched_of(opened.log)
     saved = settings.trainer.save or (str(folder.checkpoints) if folder else None)
-    if before and not (saved and Path(CheckpointFolders(saved).of(before.version)).is_dir()):
+    folders = CheckpointFolders(saved) if saved and not is_doubted(saved) else None
+    if before and not (folders is not None and await asyncio.to_thread(folders.has, before.version)):
         await put_branch_checkpoint(before, settings, str(scratch), note=note, make_ranks=make_ranks)
         settings = structs.replace(settings, trainer=structs.replace(settings.trainer, save=str(scratch)))
     return replace(opened, settings=settings)

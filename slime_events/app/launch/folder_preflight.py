@@ -17,9 +17,9 @@ from storage.weights.store import WeightStore
 def check_folders(settings: TrainSettings) -> None:
     """Check each folder or store that a new run writes, and the checkpoint that it begins with."""
     run, trainer = settings.run, settings.trainer
-    for flag, path in (("--runs-dir", run.runs_dir), ("--save", trainer.save)):
-        if path:
-            attempt(flag, _check_local, path)
+    attempt("--runs-dir", _check_local, run.runs_dir)
+    if trainer.save:
+        attempt("--save", _check_writable, trainer.save)
     urls = {"archive": run.archive_url, "blob": run.blob_url, "weights": run.weights_url}
     for flag, url in ((f"--{name}-url", url) for name, url in urls.items() if url):
         attempt(flag, _check_writable, url)

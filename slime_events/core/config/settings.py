@@ -59,8 +59,8 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     cache_dir: Annotated[
         str | None,
         doc(
-            "folder on each host for copies of what is at weights-url; default: ~/.cache/slime-events",
-            needs("weights_url", why="nothing else is copied"),
+            "folder on each host for copies of what is at weights-url and save; default: ~/.cache/slime-events",
+            needs("weights_url", "save", why="only weights and checkpoints at a URL are copied"),
             also=Later.RESUME,
         ),
     ] = None
@@ -68,7 +68,7 @@ class RunSettings(Settings, frozen=True, kw_only=True):
         float | None,
         doc(
             "most gigabytes (1e9 bytes) of cache-dir; default: half of its disk",
-            needs("weights_url", why="nothing else is copied"),
+            needs("weights_url", "save", why="only weights and checkpoints at a URL are copied"),
             above=0,
             also=Later.RESUME,
         ),

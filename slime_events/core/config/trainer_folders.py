@@ -53,7 +53,7 @@ class FolderSettings(Settings, frozen=True, kw_only=True):
     load_optim: Annotated[
         bool, doc("load optimizer and schedule of load too, not only its weights", unused_without("load"))
     ] = True
-    save: Annotated[str | None, doc("folder for trainer checkpoints; default: the run folder")] = None
+    save: Annotated[str | None, doc("folder or fsspec URL for trainer checkpoints; default: the run folder")] = None
     save_interval: Annotated[
         int | None,
         doc(

@@ -132,6 +132,10 @@ class RunFolder:
         url = self.address(self._run_setting("weights_url"), self.weights)
         return url if url == str(self.weights) else under_name(url, self.log_name())
 
+    def checkpoints_url(self) -> str:
+        """Return the path or URL of the trainer's checkpoints. Raises InvalidValue if its settings cannot be read."""
+        return self.address(self._setting("trainer", "save"), self.checkpoints)
+
     def trusted(self) -> frozenset[str] | None:
         """Return the addresses given to a restore, until the run is resumed; None if all addresses are trusted."""
         try:
@@ -152,12 +156,15 @@ class RunFolder:
         return str(own if not recorded or (trusted is not None and recorded not in trusted) else recorded)
 
     def _run_setting(self, name: str) -> object:
-        """Return a setting of the [run] table; None if it is not set."""
+        return self._setting("run", name)
+
+    def _setting(self, table: str, name: str) -> object:
+        """Return a setting of a table; None if it is not set."""
         try:
             settings = tomllib.loads(self.settings.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise InvalidValue(f"{self.settings} cannot be read: {error}") from error
-        return settings.get("run", {}).get(name)
+        return settings.get(table, {}).get(name)
 
 
 def under_name(url: str, run: str) -> str:

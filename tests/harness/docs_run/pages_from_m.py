@@ -181,8 +181,9 @@ SECOND_CASES = [
     ),
     Case(
         page="docs/run-folder.md",
-        text="slime-events train ... --weights-url s3://slime/weights --cache-dir /nvme/slime-cache --cache-gb 500",
-        changes=(("s3://slime/weights", "memory://slime/weights"), ("/nvme/slime-cache", "cache")),
+        text="slime-events train ... --weights-url s3://slime/weights --save s3://slime/checkpoints/math "
+        "--cache-dir /nvme/slime-cache --cache-gb 500",
+        changes=(("s3://", "memory://"), ("/nvme/slime-cache", "cache")),
         more="--run remote",
         steps=2,
     ),

@@ -151,7 +151,8 @@ async def _missing(log: EventLog, settings: TrainSettings, folder: RunFolder) ->
     """Return a sentence for each part that a resumed run makes again or needs first."""
     sentences = []
     published = await log.last(of_type(log.run, "weights.published"))
-    if published is not None and not any(folder.weights.glob("*/*.safetensors")):
+    in_folder = settings.run.weights_url is None
+    if published is not None and in_folder and not any(folder.weights.glob("*/*.safetensors")):
         sentences.append(
             "an archive holds no weight versions: the trainer makes the newest version by training again; on a GPU, "
             "also copy its folder in weights/"

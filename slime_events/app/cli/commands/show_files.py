@@ -26,8 +26,9 @@ def files_text(folder: RunFolder, disk: Disk) -> str:
     archive = disk.archive
     if archive.last or archive.error is not UNSET:
         where["archive"] = str(folder.archive) if archive.url is UNSET else archive.url
-    if disk.weights.url is not UNSET:
-        where["weights"] = disk.weights.url
+    for name, kept in (("weights", disk.weights), ("checkpoints", disk.checkpoints)):
+        if kept.url is not UNSET:
+            where[name] = kept.url
     holds = {
         "log": _log_text(disk.log),
         "archive": _archive_text(archive),

@@ -1,0 +1,87 @@
+"""Run in each process of `test_two_hosts`: two ranks that share nothing but an object store.
+
+Each has a cache folder of its own, as on another host. A draft of the trainer is in rank 0's.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from actors.megatron import weight_share
+from actors.megatron.rank import TrainerRank
+from slime_events.core.config.algorithm import AlgorithmSettings
+from storage.folders.cache import FOLDER
+from storage.weights.store import WeightManifest, WeightStore, verify
+from tests.megatron.ranks import agree
+from tests.megatron.tiny import make_batch, settings_for
+
+ELSEWHERE = ".elsewhere"
+CASES: dict[str, dict[str, Any]] = {"data": {}, "tensor": {"tensor_model_parallel_size": 2}}
+
+
+def run(model: Path, out: Path, case: str, rank: int, master: str) -> dict[str, Any]:
+    """Save weights and a checkpoint, load both in the same ranks, each from its own copy, and train on."""
+    settings = settings_for(model, megatron={"use_distributed_optimizer": True}, **CASES[case])
+    trainer = TrainerRank(settings, AlgorithmSettings(), rank, 2, master)
+    url = f"s3://slime/{case}"
+    trainer.train(make_batch(0, zero=True))
+    manifest = _write(trainer, f"{url}/weights")
+    trainer.save_checkpoint(f"{url}/checkpoints/v000001-a")
+    end = trainer.train(make_batch(1, zero=True)).optimizer_digest
+    trainer.load_checkpoint(f"{url}/checkpoints/v000001-a")
+    again = trainer.train(make_batch(1, zero=True)).optimizer_digest
+    folder = WeightStore(f"{url}/weights").folder(1)
+    trainer.load_weights(folder)
+    loaded = trainer.weights_digest()
+    trainer.close()
+    copies = sorted(path.name.rpartition("-")[0] for path in _cache().iterdir() if not path.name.startswith("."))
+    return {
+        "same": again == end,
+        "digests": [loaded, verify(folder).digest, *([manifest.digest] if manifest else [])],
+        "files": len({tensor.file for tensor in verify(folder).tensors.values()}),
+        "copies": copies,
+        "drafts": [str(path) for path in (*_cache().glob(".work/*/.v*"), *_cache().glob(f"{ELSEWHERE}/*"))],
+    }
+
+
+def _write(trainer: TrainerRank, url: str) -> WeightManifest | None:
+    """Write a version as `Ranks.write_weights` does, with the draft at a path that only rank 0's host has."""
+    least, weight_share.LEAST_BYTES = weight_share.LEAST_BYTES, 1
+    store, rank = WeightStore(url), trainer.place.rank
+    try:
+        with store.draft(1) as draft:
+            here = draft if rank == 0 else _cache() / ELSEWHERE / draft.name
+            shards = trainer.write_shards(str(here), store.max_shard_bytes, False)
+            upload = trainer.place.of_each_rank(store.upload(1, shards) if rank == 0 else None)[0]
+            assert upload is not None
+            uploaded = trainer.upload_shards(str(here), upload)
+            if rank == 0:
+                return store.complete(draft, 1, shards, 0, upload=upload, uploaded=uploaded)
+    finally:
+        weight_share.LEAST_BYTES = least
+    return None
+
+
+def _cache() -> Path:
+    return Path(os.environ[FOLDER])
+
+
+def main() -> None:
+    """`model out rank`: every case."""
+    torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(280, exit=True)  # a rank that hangs prints where
+    model, out, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    os.environ[FOLDER] = str(out / f"cache{rank}")
+    results = {case: run(model, out, case, rank, agree(out / f"{case}.master", rank)) for case in CASES}
+    (out / f"rank{rank}.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
