@@ -44,6 +44,7 @@ NAMES = (
     "convert",
     "load_share",
     "experts",
+    "delta",
     "pipeline",
     "long_run",
     "query",
