@@ -85,6 +85,10 @@ class HostCache:
             draft.rename(self.root / key)
         return True
 
+    def find(self, url: str) -> Path | None:
+        """Return a copy that exists now. It may be removed meanwhile."""
+        return folder if (folder := self.root / _key(url)).is_dir() else None
+
     def drop(self, url: str) -> None:
         """Remove a copy that turned out to be damaged. A process that reads it keeps its open files."""
         with contextlib.suppress(FileNotFoundError):

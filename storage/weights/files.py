@@ -33,6 +33,9 @@ ITEM_BYTES: Mapping[str, int] = {
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+PYTORCH: Mapping[str, str] = {"format": "pt"}
+"""Metadata of a file of a model's tensors, without which `transformers` refuses it."""
+_METADATA = "__metadata__"
 _HEADER_LIMIT = 100_000_000
 
 
@@ -54,6 +57,14 @@ class _Index(msgspec.Struct, frozen=True):
     weight_map: dict[str, str]
 
 
+class _DeltaMetadata(msgspec.Struct, frozen=True):
+    delta_encoding: str
+
+
+class _DeltaIndex(msgspec.Struct, frozen=True):
+    metadata: _DeltaMetadata
+
+
 def view(name: str, dtype: str, shape: Iterable[int], data: Buffer) -> TensorView:
     """Return a tensor from contiguous bytes. Raises CheckpointMismatch if they do not fit dtype and shape."""
     if dtype not in ITEM_BYTES:
@@ -65,13 +76,15 @@ def view(name: str, dtype: str, shape: Iterable[int], data: Buffer) -> TensorVie
     return TensorView(dtype, sizes, flat)
 
 
-def write_shard(path: Path, tensors: Mapping[str, TensorView], *, durable: bool) -> dict[str, TensorDigest]:
+def write_shard(
+    path: Path, tensors: Mapping[str, TensorView], *, durable: bool, metadata: Mapping[str, str] = PYTORCH
+) -> dict[str, TensorDigest]:
     """Write one safetensors file, and return its tensors' digests, computed meanwhile."""
     digests = {name: hashing().submit(TensorDigest.of, *tensor) for name, tensor in tensors.items()}
     # Wide elements first, so that every tensor is aligned for its dtype.
     order = sorted(tensors, key=lambda name: (-ITEM_BYTES[tensors[name].dtype], name))
     with path.open("xb", buffering=0) as file:
-        _write_all(file.fileno(), [_header(tensors, order), *(tensors[name].data for name in order)])
+        _write_all(file.fileno(), [_header(tensors, order, metadata), *(tensors[name].data for name in order)])
         if durable:
             os.fsync(file.fileno())
     return {name: digest.result() for name, digest in digests.items()}
@@ -80,7 +93,8 @@ def write_shard(path: Path, tensors: Mapping[str, TensorView], *, durable: bool)
 def open_checkpoint(folder: str | Path) -> dict[str, TensorView]:
     """Return all tensors of an HF folder by name, read-only and memory-mapped.
 
-    Raises WeightsDamaged if the folder has no safetensors, or a file is malformed or truncated.
+    Raises WeightsDamaged if the folder has no safetensors, or a file is malformed or truncated, and CheckpointMismatch
+    for a version that is stored as a delta (storage/weights/delta_version.py).
     """
     root = Path(folder)
     if (root / INDEX).is_file():
@@ -88,6 +102,11 @@ def open_checkpoint(folder: str | Path) -> dict[str, TensorView]:
             weight_map = read_json((root / INDEX).read_bytes(), _Index).weight_map
         except msgspec.DecodeError as error:
             raise WeightsDamaged(f"{root / INDEX} is damaged ({error}): restore it from a copy") from error
+        if is_delta(root):
+            raise CheckpointMismatch(
+                f"{root} has only the changes from another weight version: `slime-events export RUN --to weights "
+                "--version N` writes a whole one"
+            )
         if outside := [file for file in weight_map.values() if not is_name(file)]:
             raise WeightsDamaged(f"{root / INDEX} names {outside[0]!r}, which is not a file of its folder")
         files = {file: dict(open_shard(root / file)) for file in sorted(set(weight_map.values()))}
@@ -101,6 +120,15 @@ def open_checkpoint(folder: str | Path) -> dict[str, TensorView]:
     return {name: tensor for shard in shards for name, tensor in open_shard(shard)}
 
 
+def is_delta(folder: Path) -> bool:
+    """Return whether a folder has a weight version that is stored as a delta (storage/weights/delta_version.py)."""
+    try:
+        read_json((folder / INDEX).read_bytes(), _DeltaIndex)
+    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+        return False
+    return True
+
+
 def is_name(file: str) -> bool:
     """Return whether `file` is a plain file name. An index or a manifest may be malicious."""
     return Path(file).name == file and file not in ("", "..") and "\0" not in file
@@ -108,14 +136,8 @@ def is_name(file: str) -> bool:
 
 def open_shard(path: Path) -> Iterator[tuple[str, TensorView]]:
     """Yield the tensors of one safetensors file."""
-    try:
-        with path.open("rb") as file:
-            whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except FileNotFoundError:
-        raise WeightsDamaged(f"{path} is missing: restore it from a copy") from None
-    except ValueError:  # an empty file cannot be mapped
-        whole = memoryview(b"")
-    entries, start = _read_header(path, whole)
+    whole = _mapped(path)
+    entries, start, _ = _read_header(path, whole)
     for name, entry in entries.items():
         begin, end = entry.data_offsets
         needed = math.prod(entry.shape) * ITEM_BYTES.get(entry.dtype, 0)
@@ -126,21 +148,40 @@ def open_shard(path: Path) -> Iterator[tuple[str, TensorView]]:
         yield name, TensorView(entry.dtype, entry.shape, whole[start + begin : start + end])
 
 
-def _read_header(path: Path, whole: memoryview) -> tuple[dict[str, _Entry], int]:
+def shard_metadata(path: Path) -> dict[str, str]:
+    """Return the texts in the header of a safetensors file. Raises WeightsDamaged."""
+    metadata = _read_header(path, _mapped(path))[2]
+    try:
+        return read_json(metadata, dict[str, str])
+    except msgspec.DecodeError as error:
+        raise WeightsDamaged(f"{path} has damaged metadata ({error}): restore it from a copy") from error
+
+
+def _mapped(path: Path) -> memoryview:
+    try:
+        with path.open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except FileNotFoundError:
+        raise WeightsDamaged(f"{path} is missing: restore it from a copy") from None
+    except ValueError:  # an empty file cannot be mapped
+        return memoryview(b"")
+
+
+def _read_header(path: Path, whole: memoryview) -> tuple[dict[str, _Entry], int, msgspec.Raw]:
     size = int.from_bytes(whole[:8], "little")
     start = 8 + size
     if len(whole) < 8 or size > _HEADER_LIMIT or start > len(whole):
         raise WeightsDamaged(f"{path} is not a safetensors file, or was cut short within its header")
     try:
         raw = read_json(bytes(whole[8:start]), dict[str, msgspec.Raw])
-        raw.pop("__metadata__", None)
-        return {name: read_json(entry, _Entry) for name, entry in raw.items()}, start
+        metadata = raw.pop(_METADATA, msgspec.Raw(b"{}"))
+        return {name: read_json(entry, _Entry) for name, entry in raw.items()}, start, metadata
     except msgspec.DecodeError as error:
         raise WeightsDamaged(f"{path} has a damaged header ({error}): restore it from a copy") from error
 
 
-def _header(tensors: Mapping[str, TensorView], order: Sequence[str]) -> bytes:
-    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+def _header(tensors: Mapping[str, TensorView], order: Sequence[str], metadata: Mapping[str, str]) -> bytes:
+    entries: dict[str, object] = {_METADATA: metadata}
     offset = 0
     for name in order:
         dtype, shape, data = tensors[name]

@@ -11,8 +11,6 @@ know it) cannot overwrite its successor's version. Readers use the url in `weigh
 
 from __future__ import annotations
 
-import hashlib
-import math
 import os
 import re
 import secrets
@@ -23,50 +21,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
-
 from schemas.doc import doc
-from schemas.errors import WeightsDamaged
-from schemas.outside_json import read_json
-from storage.digests import TensorDigest, tensor_digests, weights_digest
+from schemas.errors import InvalidValue, WeightsDamaged
+from storage.digests import weights_digest
 from storage.folders.local import LocalFolders
-from storage.folders.places import drop_copy, local_copy, open_folders
+from storage.folders.places import open_folders
 from storage.folders.remote import StoredFile
 from storage.object_store import file_errors, fsync
-from storage.weights.base_files import MANIFEST, BaseFiles, state_of
-from storage.weights.files import (
-    INDEX,
-    ITEM_BYTES,
-    SINGLE,
-    TensorView,
-    is_name,
-    open_checkpoint,
-    view,
+from storage.weights.base_files import BaseFiles, state_of
+from storage.weights.delta_rule import DeltaRule
+from storage.weights.delta_store import as_delta, bases
+from storage.weights.files import INDEX, SINGLE
+from storage.weights.manifest import (
+    StoredTensor,
+    WeightManifest,
+    read_manifest,
+    tensor_bytes,
+    version_name,
+    write_index,
+    write_manifest,
 )
 from storage.weights.shards import SHARD_BYTES, Shard, TensorBytes, write_shards
+from storage.weights.stored_version import verify
 
 _VERSION = re.compile(r"v(\d{6,})-")
-
-
-class StoredTensor(TensorDigest, frozen=True):
-    """One tensor of a version."""
-
-    file: Annotated[str, doc("Name of the shard with the tensor.")]
-
-
-class WeightManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One weight version."""
-
-    version: Annotated[int, doc("Weight version, from 0.")]
-    parent: Annotated[int | None, doc("Version from which it was trained; None for version 0.")]
-    digest: Annotated[str, doc("Digest of `tensors` (storage/digests.py).")]
-    bytes: Annotated[int, doc("Bytes of `tensors`.")]
-    tensors: Annotated[dict[str, StoredTensor], doc("The trainer's tensors by name.")]
-    carried: Annotated[
-        dict[str, StoredTensor],
-        doc("Tensors of the base checkpoint that the trainer does not have, by name: multi-token prediction layers."),
-    ] = {}
-    files: Annotated[dict[str, str], doc("sha256 (hex) of other files (config, tokenizer) by name.")] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +80,7 @@ class WeightStore:
 
     base: HF folder of config, tokenizer, and multi-token prediction layers, which versions repeat unless the trainer
     writes them; without it a version has weights only. max_shard_bytes: most bytes of one
-    safetensors file. durable: fsync before a version appears.
+    safetensors file. durable: fsync before a version appears. deltas: store versions as deltas by this rule.
     """
 
     def __init__(
@@ -112,12 +90,16 @@ class WeightStore:
         *,
         max_shard_bytes: int = SHARD_BYTES,
         durable: bool = True,
+        deltas: DeltaRule | None = None,
     ) -> None:
         self._folders = open_folders(url)
+        if deltas is not None and not isinstance(self._folders, LocalFolders):
+            raise InvalidValue(f"deltas of weights cannot be stored at {url}: give a folder, or store versions in full")
         self.root = self._folders.work
         # A run's own folder keeps its copy of the base; the cache of a host may have those of other runs.
         kept = "base" if isinstance(self._folders, LocalFolders) else f"base-{state_of(base)}"
         self._base = BaseFiles(self.root / kept, base, durable=durable)
+        self._deltas = deltas
         self.max_shard_bytes, self.durable = max_shard_bytes, durable
         self._uploaded: dict[str, str] = {}
 
@@ -169,7 +151,8 @@ class WeightStore:
         """Turn a draft with all shards into the version, atomically. uploaded: the files of an `upload`."""
         with file_errors(str(draft)):
             manifest = self._describe(draft, version, parent, shards, away=upload is not None)
-            self._publish(draft, manifest, upload, uploaded or {})
+            with as_delta(self, draft, manifest, self._deltas) as stored:
+                self._publish(stored, manifest, upload, uploaded or {})
         return manifest
 
     def folder(self, version: int, digest: str | None = None) -> str:
@@ -198,9 +181,10 @@ class WeightStore:
         return sorted({int(match[1]) for name in self._folders.names() if (match := _VERSION.match(name))})
 
     def remove(self, versions: Collection[int]) -> None:
-        """Delete versions; see `Retention`."""
+        """Delete versions; see `Retention`. Versions stay that others need which are deltas and stay."""
         self._uploaded.clear()
-        self._folders.remove([_prefix(version) for version in versions])
+        gone = set(versions) - bases(self.root, set(self.versions()) - set(versions))
+        self._folders.remove([_prefix(version) for version in sorted(gone)])
 
     def _find(self, version: int, digest: str | None = None) -> str:
         """Return the name of the newest folder of a version; empty if there is none."""
@@ -218,7 +202,7 @@ class WeightStore:
             version=version,
             parent=parent,
             digest=weights_digest(tensors),
-            bytes=sum(map(_size, tensors.values())),
+            bytes=sum(map(tensor_bytes, tensors.values())),
             tensors=tensors,
             carried={name: tensor for name, tensor in stored.items() if name not in trained},
             files=self._base.link_side_files(folder),
@@ -235,21 +219,15 @@ class WeightStore:
                 (folder / file).rename(folder / name)
             stored |= {tensor: StoredTensor(d.dtype, d.shape, d.sha256, name) for tensor, d in digests.items()}
         if len(shards) > 1:
-            self._write_index(folder, stored)
+            write_index(folder, stored)
+            if self.durable:
+                fsync(folder / INDEX)
         return stored
-
-    def _write_index(self, folder: Path, stored: dict[str, StoredTensor]) -> None:
-        weight_map = {name: stored[name].file for name in sorted(stored)}
-        metadata = {"total_size": sum(map(_size, stored.values()))}
-        index = msgspec.json.encode({"metadata": metadata, "weight_map": weight_map})
-        (folder / INDEX).write_bytes(msgspec.json.format(index, indent=2))
-        if self.durable:
-            fsync(folder / INDEX)
 
     def _publish(
         self, temp: Path, manifest: WeightManifest, upload: Upload | None, uploaded: Mapping[str, StoredFile]
     ) -> None:
-        name, folders = _prefix(manifest.version, manifest.digest), self._folders
+        name, folders = version_name(manifest), self._folders
         if not isinstance(folders, LocalFolders):
             if upload is None and self._find(manifest.version, manifest.digest):
                 return  # a repetition
@@ -289,92 +267,3 @@ def _file_names(count: int) -> list[str]:
     if count == 1:
         return [SINGLE]
     return [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
-
-
-def write_manifest(folder: Path, manifest: WeightManifest) -> Path:
-    """Write the manifest into a version's folder, and return its path."""
-    path = folder / MANIFEST
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
-    return path
-
-
-def read_manifest(folder: Path) -> WeightManifest:
-    """Return a version's manifest, and check its digest. Raises WeightsDamaged."""
-    path = folder / MANIFEST
-    try:
-        manifest = read_json(path.read_bytes(), WeightManifest)
-    except FileNotFoundError:
-        raise WeightsDamaged(f"{folder} is not a weight version: it has no {MANIFEST}") from None
-    except msgspec.DecodeError as error:
-        raise WeightsDamaged(f"{path} is damaged ({error}): restore the folder from a copy") from error
-    stored = (*manifest.tensors.values(), *manifest.carried.values())
-    if outside := [name for name in (*manifest.files, *(tensor.file for tensor in stored)) if not is_name(name)]:
-        raise WeightsDamaged(f"{path} names {outside[0]!r}, which is not a file of its folder")
-    if twice := manifest.tensors.keys() & manifest.carried.keys():
-        raise WeightsDamaged(f"{path} lists {min(twice)!r} twice: restore the folder from a copy")
-    if weights_digest(manifest.tensors) != manifest.digest:
-        raise WeightsDamaged(f"{path} lists tensors that do not have its digest: restore the folder from a copy")
-    return manifest
-
-
-def digest_of(tensors: Iterable[TensorBytes]) -> str:
-    """Return the digest of a version with these tensors, without storing it."""
-    return weights_digest(tensor_digests((name, view(name, *tensor)) for name, *tensor in tensors))
-
-
-def read(folder: str | Path) -> tuple[WeightManifest, dict[str, TensorView]]:
-    """Return a version's manifest and the trainer's tensors, mapped and unverified.
-
-    folder: path or URL. What is downloaded from a URL stays mapped if this host's copy is removed.
-    """
-    with local_copy(folder) as root:
-        manifest = read_manifest(root)
-        tensors = open_checkpoint(root)
-    return manifest, {name: tensor for name, tensor in tensors.items() if name not in manifest.carried}
-
-
-def trained_tensors(folder: str | Path) -> dict[str, TensorView]:
-    """Return the trainer's tensors of a version, or all of a Hugging Face folder, mapped and unverified."""
-    with local_copy(folder) as root:
-        return read(root)[1] if (root / MANIFEST).is_file() else open_checkpoint(root)
-
-
-def verify(folder: str | Path, digest: str | None = None) -> WeightManifest:
-    """Check every byte of a version against its manifest, and the manifest against `digest` (`weights.published`).
-
-    If a copy of this host is damaged, it is downloaded once more. Raises WeightsDamaged naming the tensor or file.
-    """
-    try:
-        with local_copy(folder) as root:
-            return _verify(root, digest)
-    except WeightsDamaged:
-        if not drop_copy(folder):
-            raise
-    with local_copy(folder) as root:
-        return _verify(root, digest)
-
-
-def _verify(root: Path, digest: str | None) -> WeightManifest:
-    manifest, tensors = read_manifest(root), open_checkpoint(root)
-    if digest is not None and manifest.digest != digest:
-        raise WeightsDamaged(f"{root} has weights {manifest.digest}, but {digest} was published: use its url")
-    listed = manifest.tensors | manifest.carried
-    if missing := listed.keys() ^ tensors.keys():
-        raise WeightsDamaged(f"{root}: tensor {min(missing)!r} is only in one of files and manifest")
-    for name, actual in tensor_digests(tensors.items()).items():
-        stored = listed[name]
-        if actual != TensorDigest(stored.dtype, stored.shape, stored.sha256):
-            raise WeightsDamaged(
-                f"tensor {name!r} in {root / stored.file} is {actual.dtype} {list(actual.shape)} with sha256 "
-                f"{actual.sha256}, not {stored.dtype} {list(stored.shape)} with {stored.sha256} as in its manifest: "
-                "restore it from a copy"
-            )
-    for name, sha256 in manifest.files.items():
-        path = root / name
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
-            raise WeightsDamaged(f"{path} is missing or was changed: restore it from a copy")
-    return manifest
-
-
-def _size(digest: TensorDigest) -> int:
-    return math.prod(digest.shape) * ITEM_BYTES[digest.dtype]

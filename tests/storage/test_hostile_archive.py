@@ -38,7 +38,7 @@ from storage.compression import FRAME_LIMIT, decompress
 from storage.memory_log import MemoryLog
 from storage.object_store import ObjectFolder
 from storage.weights.base_files import MANIFEST
-from storage.weights.store import WeightManifest, read_manifest, write_manifest
+from storage.weights.manifest import WeightManifest, read_manifest, write_manifest
 from tests import made
 from tests.storage.test_archive_trust import RUN, prompt, recorded, written
 
@@ -260,7 +260,7 @@ def test_a_weight_manifest_that_is_nested_is_damaged(tmp_path: Path) -> None:
 
 def digest_of_nothing() -> str:
     """The digest of a version without tensors."""
-    from storage.weights.store import digest_of as digest_of_tensors
+    from storage.weights.stored_version import digest_of as digest_of_tensors
 
     return digest_of_tensors(())
 

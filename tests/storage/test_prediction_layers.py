@@ -16,7 +16,8 @@ from storage.weights.base_files import MANIFEST
 from storage.weights.copies import copy_version
 from storage.weights.files import INDEX, open_checkpoint
 from storage.weights.shards import TensorBytes
-from storage.weights.store import WeightStore, read, trained_tensors, verify
+from storage.weights.store import WeightStore
+from storage.weights.stored_version import read, trained_tensors, verify
 
 NAMES = ("model.layers.2.eh_proj.weight", "model.layers.2.shared_head.head.weight")
 

@@ -15,7 +15,8 @@ from storage.folders.remote import RemoteFolders, StoredFile
 from storage.object_store import ObjectFolder
 from storage.weights.files import INDEX
 from storage.weights.shards import write_shards
-from storage.weights.store import WeightStore, read, trained_tensors, verify
+from storage.weights.store import WeightStore
+from storage.weights.stored_version import read, trained_tensors, verify
 from tests.storage.test_weights import tensors
 
 _numbers = itertools.count()

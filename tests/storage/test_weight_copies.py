@@ -10,7 +10,8 @@ import pytest
 from schemas.errors import StoreUnavailable
 from storage.weights import copies
 from storage.weights.copies import copy_version
-from storage.weights.store import WeightStore, verify
+from storage.weights.store import WeightStore
+from storage.weights.stored_version import verify
 
 
 @pytest.fixture

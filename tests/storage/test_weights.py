@@ -19,8 +19,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from schemas.errors import CheckpointMismatch, NoSpace, WeightsDamaged
 from storage.digests import tensor_digests, weights_digest
 from storage.weights.files import INDEX, SINGLE, open_checkpoint
+from storage.weights.manifest import write_manifest
 from storage.weights.shards import TensorBytes
-from storage.weights.store import Retention, WeightStore, read, verify, write_manifest
+from storage.weights.store import Retention, WeightStore
+from storage.weights.stored_version import read, verify
 
 
 def tensors(seed: int = 0) -> list[TensorBytes]:

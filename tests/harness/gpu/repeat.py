@@ -9,7 +9,8 @@ from typing import Any
 
 from actors.trainer.local_ranks import LocalRanks, local_ranks
 from slime_events.core.training.train_batch import TrainBatch
-from storage.weights.store import WeightStore, digest_of, read, verify
+from storage.weights.store import WeightStore
+from storage.weights.stored_version import digest_of, read, verify
 from tests.harness.gpu.report import Row
 from tests.harness.gpu.scene import LARGE, MIDDLE, Scene, lengths_to, make_batch, whole_settings
 

@@ -13,7 +13,7 @@ from schemas.errors import RankLost
 from schemas.steps import StepCommitted
 from schemas.trainers import TrainerRestored
 from schemas.weights import WeightsPublished
-from storage.weights.store import verify
+from storage.weights.stored_version import verify
 from tests.harness.gpu.report import Row
 from tests.harness.gpu.scene import MIDDLE, Scene, whole_settings
 from tests.harness.history.checker import check
