@@ -8,7 +8,7 @@ from schemas.event import Event
 
 
 class WeightsKind(enum.StrEnum):
-    """All tensors, or the difference to the parent."""
+    """All tensors, or the changes since an earlier version, in slime's format."""
 
     FULL = "full"
     DELTA = "delta"
@@ -21,8 +21,12 @@ class WeightsPublished(Event, frozen=True, kw_only=True, tag="weights.published"
     parent: Annotated[int | None, doc("Version from which it was trained; None for version 0.")]
     url: Annotated[str, doc("Folder of HF-named safetensors and their manifest.")]
     digest: Annotated[str, doc("Digest of all tensors (`storage/digests.py`).")]
-    bytes: Annotated[int, doc("Size of the files, in bytes.")]
-    kind: Annotated[WeightsKind, doc("Always `full`.")] = WeightsKind.FULL
+    bytes: Annotated[
+        int, doc("Size of the tensors that the files have, in bytes; of a delta: of its compressed changes.")
+    ]
+    kind: Annotated[
+        WeightsKind, doc("Whether the files have all tensors, or the changes since an earlier version.")
+    ] = WeightsKind.FULL
     functions: Annotated[
         dict[str, str],
         doc("User's functions that saw the files before: sha256 (hex) of the source by the setting that names it."),

@@ -20,7 +20,7 @@ from schemas.placements import PlannedBundles
 from schemas.workers import WorkerLost
 from serve_apps.engines.arguments import resolve_device
 from serve_apps.engines.engine import Engine
-from serve_apps.engines.engine_weights import EngineWeights
+from serve_apps.engines.engine_weights import EngineWeights, WeightPlaces
 from serve_apps.engines.limits import EngineLimits
 from serve_apps.engines.sglang_engine import SglangEngine
 from serve_apps.rollouts.answerer import MakerSetup
@@ -101,8 +101,10 @@ class RolloutEngine:
                 custom = CustomGenerate(setup, load_tokenizer(setup.tokenizer), worker.log, fetching, room)
                 stack.callback(custom.close)
             stack.callback((limits := EngineLimits.of(settings)).close)
+            root = settings.update_weight_local_checkpoint_dir
+            places = WeightPlaces(address.weights_url, root and str(Path(root) / address.run))
             weights = EngineWeights(
-                worker, engine, commit, url=address.weights_url, hold_s=settings.eval_hold_seconds, limits=limits
+                worker, engine, commit, places=places, hold_s=settings.eval_hold_seconds, limits=limits
             )
             rule = ChunkRule(settings.chunk, settings.chunk_seconds)
             await RolloutWorker(

@@ -61,7 +61,8 @@ from slime_events.plugins.trainer_points import IN_STEPS, INIT, MODEL, WRITTEN, 
 from storage.folders.places import local_copy
 from storage.folders.remote import RemoteFolders, StoredFile
 from storage.weights.shards import Shard, TensorBytes, write_shards
-from storage.weights.store import Upload, is_own_draft, trained_tensors
+from storage.weights.store import Upload, is_own_draft
+from storage.weights.stored_version import trained_tensors
 
 logger = logging.getLogger(__name__)
 

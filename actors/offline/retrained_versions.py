@@ -16,8 +16,9 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.training.train_batch import StoredVersion
 from slime_events.loop.training.past_versions import PastVersions
 from storage.folders.places import is_remote, local_path
+from storage.weights.manifest import read_manifest
 from storage.weights.shards import TensorBytes
-from storage.weights.store import WeightStore, read_manifest
+from storage.weights.store import WeightStore
 
 
 class RetrainedVersions:

@@ -48,7 +48,8 @@ from storage.cancellation import end_all
 from storage.folders.places import is_remote, local_path
 from storage.log import Readable
 from storage.weights.shards import TensorBytes
-from storage.weights.store import WeightStore, digest_of, read
+from storage.weights.store import WeightStore
+from storage.weights.stored_version import digest_of, read
 
 MakeRanks = Callable[[TrainSettings], AbstractAsyncContextManager[Ranks]]
 

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from schemas.errors import TrainerError
+from schemas.errors import TrainerError, WeightsDamaged
 from slime_events.core.training.datums import Beginning
 from slime_events.core.training.train_batch import StoredVersion, TrainBatch
 from slime_events.loop.training.past_versions import NO_PAST, PastVersions
+from storage.weights.whole_copies import whole_folder
 
 Find = Callable[[int], StoredVersion | None]
 """Returns a version with the folder of its weights; None if the weights are gone."""
@@ -62,9 +63,13 @@ class PastWeights:
     def _existing(self, step: int, versions: list[int]) -> Iterator[StoredVersion]:
         for version in versions:
             stored = self._find(version)
+            try:
+                whole = whole_folder(stored.folder) if stored is not None else ""
+            except WeightsDamaged as error:
+                raise TrainerError(f"step {step} needs the weights of version {version}: {error}") from error
             if stored is None:
                 raise TrainerError(
                     f"step {step} needs the weights of version {version} besides its own, but they are gone: restore "
                     "their folder from a copy, or continue from an older checkpoint"
                 )
-            yield stored
+            yield replace(stored, folder=whole)

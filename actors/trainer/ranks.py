@@ -15,8 +15,10 @@ from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.difference import Distance, distance
 from storage.cancellation import end_all
 from storage.nats.ports import HOST, free_port
+from storage.weights.manifest import WeightManifest
 from storage.weights.shards import TensorBytes
-from storage.weights.store import WeightManifest, WeightStore, digest_of, trained_tensors
+from storage.weights.store import WeightStore
+from storage.weights.stored_version import digest_of, trained_tensors
 
 T = TypeVar("T")
 P = ParamSpec("P")

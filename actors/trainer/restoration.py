@@ -21,7 +21,9 @@ from schemas.trainers import Fidelity, TrainerRestored, WeightsDistance
 from slime_events.core.training.train_batch import TrainBatch
 from slime_events.loop.training.difference import Distance, training_differences
 from slime_events.loop.training.training_state import Digests, TrainingState
-from storage.weights.store import WeightStore, read
+from storage.weights.store import WeightStore
+from storage.weights.stored_version import read
+from storage.weights.whole_copies import whole_folder
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +139,7 @@ class Restoration:
             manifest, _ = await asyncio.to_thread(read, folder)
             if manifest.digest != digest:
                 raise WeightsDamaged(f"{folder} holds weights {manifest.digest}")
+            folder = await asyncio.to_thread(whole_folder, folder)
             if measured:
                 await self._measure(folder)
             await self._ranks.load_weights(folder)

@@ -31,7 +31,7 @@ from schemas.errors import TrainerError, WeightsDamaged
 from schemas.event import Event
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.subjects import about
-from schemas.weights import WeightsPublished
+from schemas.weights import WeightsKind, WeightsPublished
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.run.run_address import RunAddress
@@ -45,7 +45,10 @@ from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, once
 from storage.payloads import fetch
 from storage.weights.copies import copy_version
-from storage.weights.store import WeightManifest, WeightStore
+from storage.weights.delta_version import delta_bytes
+from storage.weights.manifest import WeightManifest
+from storage.weights.store import WeightStore
+from storage.weights.whole_copies import whole_folder
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +96,9 @@ class Trainer:
         """Return the trainer of a run that makes batches from its own log. options: further arguments of the class."""
         read = partial(fetch, blobs=BlobStore(address.blob_url))
         batches = PendingBatches(read, temperature=settings.rollout.rollout_temperature)
-        store = WeightStore(address.weights_url, base=settings.trainer.hf_checkpoint)
+        store = WeightStore(
+            address.weights_url, base=settings.trainer.hf_checkpoint, deltas=settings.trainer.delta_rule
+        )
         return cls(worker, ranks, store, batches, plan, **options)
 
     async def run(self) -> int:
@@ -273,12 +278,15 @@ class Trainer:
         return manifest
 
     def _as_published(self, manifest: WeightManifest) -> WeightsPublished:
+        url = self._store.folder(manifest.version, manifest.digest)
+        changes = delta_bytes(url)
         return WeightsPublished(
             version=manifest.version,
             parent=manifest.parent,
-            url=self._store.folder(manifest.version, manifest.digest),
+            url=url,
             digest=manifest.digest,
-            bytes=manifest.bytes,
+            bytes=manifest.bytes if changes is None else changes,
+            kind=WeightsKind.FULL if changes is None else WeightsKind.DELTA,
             functions=self._shown,
         )
 
@@ -348,7 +356,8 @@ class Trainer:
         version = saved.version
         if self.plan.save_hf and version in self._store.versions():
             target = self.plan.save_hf.format(rollout_id=version - 1)
-            await asyncio.to_thread(copy_version, self._store.folder(version, saved.weights_digest), target)
+            whole = await asyncio.to_thread(whole_folder, self._store.folder(version, saved.weights_digest))
+            await asyncio.to_thread(copy_version, whole, target)
         await self._worker.append([saved])
         self._trained.apply(saved)
         self._saved.add(version)

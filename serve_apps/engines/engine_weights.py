@@ -1,7 +1,8 @@
 """`EngineWeights`: the weights that an engine runs, and which of its rollouts may generate.
 
-    weights.published -> choose a version (`choose_version`) -> verify its files -> pause the rollouts that do not
-                         accept it -> load it under the others -> append weights.activated
+    weights.published -> choose a version (`choose_version`) -> verify its files, or make a whole copy of a delta here
+                      -> pause the rollouts that do not accept it -> load it under the others
+                      -> append weights.activated
 
 A rollout claims the versions that may make it, and generates only while the engine runs one of them (`generate`). A
 training rollout accepts its requested version and every newer one, an evaluation exactly one version. The engine runs
@@ -20,6 +21,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -36,7 +38,9 @@ from slime_events.core.run.participant import Participant
 from storage.folders.places import is_remote, local_copy, local_path, parent_of
 from storage.group_commit import GroupCommit
 from storage.log import Append, CountsRefusals, Recorded
-from storage.weights.store import WeightStore, verify
+from storage.weights.store import WeightStore
+from storage.weights.stored_version import verify
+from storage.weights.whole_copies import COPIES, WholeCopies
 
 POLL_S = 0.2
 """Seconds between checks for missing files."""
@@ -97,12 +101,30 @@ def choose_version(
     return Choice(eldest.oldest) if is_idle or left <= 0 else Choice(current, left)
 
 
+@dataclass(frozen=True, slots=True)
+class WeightPlaces:
+    """Places of weights on an engine's host besides the published folders."""
+
+    url: Annotated[
+        str | None, doc("This run's weight store, for versions that were published from a folder that is missing here.")
+    ] = None
+    copies: Annotated[
+        str | None, doc("Folder of this host for whole copies of deltas. None: beside the stored versions.")
+    ] = None
+
+    def copies_of(self, stored: Path) -> Path:
+        """Return the folder for the copy of a stored version."""
+        return Path(self.copies) if self.copies else stored.parent / COPIES
+
+
+BESIDE = WeightPlaces()
+
+
 class EngineWeights:
     """The weights of one engine.
 
-    `url` is this run's weight store, for versions that were published from a folder that is missing here. `deadline_s`
-    is how long a rollout may wait for accepted weights. For `hold_s` see `choose_version`. `limits` restrict the
-    engine's requests and answers.
+    `deadline_s` is how long a rollout may wait for accepted weights. For `hold_s` see `choose_version`. `limits`
+    restrict the engine's requests and answers.
     """
 
     def __init__(
@@ -111,14 +133,14 @@ class EngineWeights:
         engine: Engine,
         commit: GroupCommit,
         *,
-        url: str | None = None,
+        places: WeightPlaces = BESIDE,
         deadline_s: float = DEADLINE_S,
         hold_s: float = HOLD_S,
         limits: EngineLimits = NO_LIMITS,
     ) -> None:
         self._limits, self._interrupted = limits, dict[str, None]()
         self._worker, self._engine, self._commit = worker, engine, commit
-        self._url, self._deadline_s, self._hold_s = url, deadline_s, hold_s
+        self._places, self._deadline_s, self._hold_s = places, deadline_s, hold_s
         self._missing: dict[int | None, str] = {}
         self._activations: Counter[int] = Counter()
         self._refused = 0
@@ -164,8 +186,7 @@ class EngineWeights:
             try:
                 published, published_at = await self._published(version)
                 url = await self._find(published)
-                await asyncio.to_thread(verify, url, published.digest)
-                folder = await asyncio.to_thread(held.enter_context, local_copy(url))
+                folder = await asyncio.to_thread(self._enter, held, url, published.digest)
             except WeightsDamaged as error:
                 if version == self._newest:
                     raise
@@ -180,6 +201,14 @@ class EngineWeights:
                 self._next = None
                 self._notify()
         await self._commit.append([Append(self._worker.enclose(activated))])
+
+    def _enter(self, held: contextlib.ExitStack, url: str, digest: str) -> Path:
+        """Return the whole, verified folder of a version on this host, where it stays while `held` is open."""
+        if is_remote(url):
+            verify(url, digest)
+            return held.enter_context(local_copy(url))
+        stored = local_path(url)
+        return held.enter_context(WholeCopies(self._places.copies_of(stored)).hold(stored, digest))
 
     async def _published(self, version: int) -> tuple[WeightsPublished, int]:
         """Return a version's event and its time [UTC nanoseconds]. Raises WeightsDamaged.
@@ -218,7 +247,7 @@ class EngineWeights:
         A trainer that takes over writes a missing newest version again, so this waits for it. Raises WeightsDamaged.
         """
         wait_s = self._deadline_s if published.version == self._newest else 0.0
-        store, end = WeightStore(self._url or parent_of(published.url)[0]), time.monotonic() + wait_s
+        store, end = WeightStore(self._places.url or parent_of(published.url)[0]), time.monotonic() + wait_s
         while is_remote(published.url) or not local_path(published.url).is_dir():
             try:
                 return await asyncio.to_thread(store.folder, published.version, published.digest)

@@ -18,7 +18,8 @@ from schemas.errors import CheckpointMismatch
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.training.save_progress import SaveState
 from slime_events.core.training.train_batch import TrainBatch
-from storage.weights.store import WeightStore, digest_of, verify
+from storage.weights.store import WeightStore
+from storage.weights.stored_version import digest_of, verify
 from tests import made
 from tests.megatron.conftest import tiny  # noqa: F401  # a fixture
 from tests.megatron.tiny import make_batch, settings_for

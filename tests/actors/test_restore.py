@@ -9,7 +9,7 @@ import pytest
 
 from actors.trainer.checkpoints import CheckpointFolders, restore
 from slime_events.loop.training.training_state import Digests, TrainingState
-from storage.weights.store import digest_of
+from storage.weights.stored_version import digest_of
 from tests import made
 from tests.simulation.parts import ScriptedRanks
 

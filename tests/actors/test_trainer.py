@@ -25,7 +25,8 @@ from slime_events.core.training.train_batch import TrainBatch
 from slime_events.loop.training.pending_batches import PendingBatches
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
-from storage.weights.store import Retention, WeightStore, verify
+from storage.weights.store import Retention, WeightStore
+from storage.weights.stored_version import verify
 from tests import made
 from tests.scripted_engine import Script
 from tests.simulation.parts import ScriptedRanks, StepResult

@@ -88,6 +88,13 @@ READ_INSIDE = {
     "dump_details": "`derive` makes two paths of it",
     "eval_config": "its contents are eval_sets",
     "eval_function_path": "`EvalSettings.own_function` says it",
+    **dict.fromkeys(
+        (
+            *("update_weight_mode", "update_weight_full_every"),
+            *("update_weight_delta_encoding", "update_weight_delta_checksum"),
+        ),
+        "`DeltaSettings.delta_rule` says it",
+    ),
     "max_turns": "user's generate functions find it on args",
     "actor_num_nodes": "`TrainerSettings.world_size` says it",
     "rollout_num_gpus": "`EngineSettings.replicas` says it",

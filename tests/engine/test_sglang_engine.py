@@ -23,6 +23,10 @@ from schemas.rollouts import StopReason
 from serve_apps.engines.sglang_engine import SglangEngine
 from slime_events.core.child.process_table import runs
 from slime_events.core.config.engine import EngineSettings
+from storage.weights.delta_rule import DeltaRule
+from storage.weights.files import open_checkpoint
+from storage.weights.store import WeightStore
+from storage.weights.whole_copies import WholeCopies
 from tests.engine import tiny_model
 from tests.engine.contract import EngineContract, Response, collect, generated, request
 
@@ -169,6 +173,27 @@ class TestSglangEngine(EngineContract):
             chosen = row[torch.from_numpy(kept.astype(np.int64))].log_softmax(0)[kept.tolist().index(token)]
             assert log_prob == pytest.approx(chosen.item(), abs=1e-4)
             assert sorted(row.topk(len(kept)).indices.tolist()) == kept.tolist()
+
+    async def test_a_version_stored_as_deltas_generates_the_same_tokens(
+        self, engine: SglangEngine, checkpoints: list[Path], tmp_path: Path
+    ) -> None:
+        """The second of two deltas, from a copy on this host, beside the same version stored whole."""
+        store = WeightStore(str(tmp_path / "w"), checkpoints[0], durable=False, deltas=DeltaRule(full_every=50))
+        whole = WeightStore(str(tmp_path / "whole"), checkpoints[0], durable=False)
+        version, responses = engine.version, []
+        for number, seed in enumerate((0, 1, 2)):
+            for each in (store, whole):
+                tensors = [(name, *tensor) for name, tensor in open_checkpoint(checkpoints[seed]).items()]
+                manifest = each.write(number, tensors, number - 1 if number else None)
+        with WholeCopies(tmp_path / "here").hold(Path(store.folder(2)), manifest.digest) as copy:
+            for number, folder in enumerate((str(copy), whole.folder(2)), version + 1):
+                await engine.update_weights(folder, number)
+                responses.append(await collect(engine, request(5, new=100)))
+        of_delta, of_whole = responses
+        assert len(of_delta.tokens) == 100
+        assert np.array_equal(of_delta.tokens, of_whole.tokens)
+        assert of_delta.log_probs.tobytes() == of_whole.log_probs.tobytes()
+        await engine.update_weights(str(checkpoints[1 + (version + 2) % 2]), version + 3)
 
     async def test_weights_of_another_shape_are_refused(self, engine: SglangEngine, tmp_path: Path) -> None:
         from safetensors.numpy import save_file

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from actors.megatron.rank import TrainerRank
 from slime_events.core.config.algorithm import AlgorithmSettings
-from storage.weights.store import digest_of
+from storage.weights.stored_version import digest_of
 from tests.megatron.ranks import agree
 from tests.megatron.tiny import make_batch, settings_for
 

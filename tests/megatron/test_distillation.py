@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from actors.megatron.families.vocabulary import check_vocabulary
 from schemas.errors import CheckpointMismatch, TrainerError
 from slime_events.core.training.train_batch import TrainBatch
-from storage.weights.store import digest_of
+from storage.weights.stored_version import digest_of
 from tests.megatron.plain import log_probs_of
 from tests.megatron.tiny import make_batch, make_model
 

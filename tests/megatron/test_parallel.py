@@ -15,7 +15,8 @@ from actors.megatron.families.registry import read_architecture
 from actors.megatron.formats.registry import open_weights
 from actors.trainer.ranks import rendezvous_address
 from storage.weights.files import open_checkpoint
-from storage.weights.store import WeightStore, verify
+from storage.weights.store import WeightStore
+from storage.weights.stored_version import verify
 from tests.megatron.ranks import ALGORITHMS, CASES, MORE, ON_THE_HOST, PARALLEL, run
 from tests.megatron.two_processes import RankPair
 

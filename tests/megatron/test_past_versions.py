@@ -32,7 +32,8 @@ from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.run import RunPhase
 from slime_events.core.training.train_batch import StoredVersion, TrainBatch
 from slime_events.loop.training.past_versions import PastVersions
-from storage.weights.store import Retention, digest_of
+from storage.weights.store import Retention
+from storage.weights.stored_version import digest_of
 from tests.megatron.plain import log_probs_of
 from tests.megatron.tiny import make_batch, make_model, settings_for
 from tests.scripted_engine import Script

@@ -23,7 +23,7 @@ from schemas.errors import CheckpointMismatch
 from slime_events.core.training.train_batch import StoredVersion, TrainBatch
 from slime_events.loop.training.past_versions import OLD_ACTOR
 from slime_events.plugins.trainer_points import BEFORE_LOG_PROB, PlugPoint
-from storage.weights.store import digest_of
+from storage.weights.stored_version import digest_of
 from tests.megatron.test_past_versions import made_by, other_weights
 from tests.megatron.tiny import make_batch, make_model
 

@@ -27,7 +27,7 @@ from slime_events.core.tokens.trajectory import Trajectory
 from slime_events.core.training.train_batch import StoredVersion, TrainBatch
 from slime_events.loop.training.past_versions import OLD_ACTOR
 from slime_events.loop.training.pending_batches import engine_experts
-from storage.weights.store import digest_of
+from storage.weights.stored_version import digest_of
 from tests.megatron.gradients import gradients_of, plain_gradients
 from tests.megatron.pipeline_ranks import PIPELINE, VIRTUAL
 from tests.megatron.routing_ranks import chosen_batch

@@ -18,7 +18,9 @@ from actors.megatron import weight_share
 from actors.megatron.rank import TrainerRank
 from slime_events.core.config.algorithm import AlgorithmSettings
 from storage.folders.cache import FOLDER
-from storage.weights.store import WeightManifest, WeightStore, verify
+from storage.weights.manifest import WeightManifest
+from storage.weights.store import WeightStore
+from storage.weights.stored_version import verify
 from tests.megatron.ranks import agree
 from tests.megatron.tiny import make_batch, settings_for
 

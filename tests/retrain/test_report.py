@@ -21,7 +21,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.training.difference import Compared, Difference, Retrained, distance, part_differences
 from storage.weights.files import view
 from storage.weights.shards import TensorBytes
-from storage.weights.store import verify
+from storage.weights.stored_version import verify
 from tests import made
 from tests.retrain.changed import Care, as_log, flip_reward
 from tests.retrain.conftest import Recorded, record

@@ -23,7 +23,7 @@ from actors.trainer.trainer import Trainer
 from actors.trainer.trainer_plan import TrainerPlan
 from schemas.errors import TrainerError
 from schemas.placements import PlacementPlanned
-from serve_apps.engines.engine_weights import EngineWeights
+from serve_apps.engines.engine_weights import EngineWeights, WeightPlaces
 from serve_apps.rollouts.rollout import ChunkRule
 from serve_apps.rollouts.rollout_worker import EngineContext, InlineRewards, RolloutWorker
 from slime_events.core.config.engine import EngineSettings
@@ -126,7 +126,7 @@ class Parts:
             blobs = BlobStore(address.blob_url)
             async with GroupCommit(worker.log) as commit:
                 await worker.join({})
-                weights = EngineWeights(worker, engine, commit, url=address.weights_url)
+                weights = EngineWeights(worker, engine, commit, places=WeightPlaces(address.weights_url))
                 give, put = partial(fetch, blobs=blobs), partial(offload_async, blobs=blobs)
                 rule = ChunkRule(settings.chunk, settings.chunk_seconds)
                 await RolloutWorker(

@@ -13,7 +13,7 @@ from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import open_run
 from slime_events.model.branch_point import read_point
-from storage.weights.store import digest_of
+from storage.weights.stored_version import digest_of
 from tests.run.whole import Finished
 
 pytestmark = pytest.mark.real

@@ -9,7 +9,7 @@ import pytest
 
 from schemas.steps import StepCommitted
 from slime_events.app.cli.main import main
-from storage.weights.store import verify
+from storage.weights.stored_version import verify
 from tests.run.tiny import of
 from tests.run.whole import STEPS, Finished
 

@@ -21,7 +21,7 @@ from slime_events.core.run.run_reader import open_run
 from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.model.branch_point import read_point
 from storage.memory_log import MemoryLog
-from storage.weights.store import read
+from storage.weights.stored_version import read
 from tests import made
 from tests.scripted_engine import Script
 from tests.simulation.parts import ScriptedRanks

@@ -18,7 +18,7 @@ from slime_events.analysis.audit.audit import Audit, audit
 from slime_events.app.cli.render.audit_text import report_text
 from slime_events.core.state.run import RunPhase
 from slime_events.core.training.train_batch import StepResult, TrainBatch
-from storage.weights.store import verify
+from storage.weights.stored_version import verify
 from tests import made
 from tests.scripted_engine import Script
 from tests.simulation.parts import NoisyRanks, ScriptedRanks

@@ -20,7 +20,7 @@ from schemas.trainers import Fidelity, TrainerRestored
 from schemas.weights import WeightsPublished
 from slime_events.core.state.run import RunPhase
 from slime_events.core.training.train_batch import StepResult, TrainBatch
-from storage.weights.store import read, verify
+from storage.weights.stored_version import read, verify
 from tests.scripted_engine import Script
 from tests.simulation.parts import CriticRanks, NoisyRanks, ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan

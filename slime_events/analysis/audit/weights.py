@@ -10,7 +10,7 @@ from slime_events.analysis.audit.ledger import Ledger
 from slime_events.analysis.audit.report import Finding
 from storage.folders.places import is_remote, local_path, open_folders, parent_of
 from storage.log import Recorded
-from storage.weights.store import verify
+from storage.weights.stored_version import verify
 
 
 class Weights(Check):

@@ -18,6 +18,9 @@ from slime_events.analysis.export.writers import DumpWriter, HfWriter, JsonlWrit
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_parent
 from slime_events.plugins.sample_view import prompt_decoder
 
+WEIGHTS = "weights"
+"""Output format of `export` for the weights of a version."""
+
 
 class Layout(enum.StrEnum):
     """Layout of the output: slime's dumps, lines of JSON, a Parquet file, or a folder for Hugging Face datasets."""

@@ -18,7 +18,9 @@ from slime_events.core.tokens.trajectory import read_trajectory
 from slime_events.model.ancestry import Ancestor, Ancestry, open_ancestry
 from slime_events.model.records import Run
 from storage.folders.places import is_remote, local_path
-from storage.weights.store import WeightStore, verify
+from storage.weights.store import WeightStore
+from storage.weights.stored_version import verify
+from storage.weights.whole_copies import whole_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +124,13 @@ def weight_folder(rollout: RecordedRollout, version: int, folders: list[str]) ->
         if local is not None and (local / "manifest.json").is_file():
             with contextlib.suppress(WeightsDamaged):
                 verify(str(local), published.digest)
-                return str(local)
+                return whole_folder(str(local))
         try:
             stored = WeightStore(folder).folder(version, published.digest)
         except WeightsDamaged:
             continue
         verify(stored, published.digest)
-        return stored
+        return whole_folder(stored)
     raise RunNotFound(
         f"weight version {version} of run {rollout.run} is neither at {published.url} nor in "
         f"{', '.join(folders) or 'any --weights folder'}. Make it with `slime-events retrain {rollout.run} "

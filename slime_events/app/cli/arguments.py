@@ -211,21 +211,25 @@ Other settings keep the run's values. Without flags, everything is graded and de
 
 
 def _export(parser: CommandParser) -> None:
-    from slime_events.analysis.export.export import Layout
+    from slime_events.analysis.export.export import WEIGHTS, Layout
     from slime_events.analysis.export.sample import Fate
 
-    parser.description = "Export a run's samples as slime's dumps, JSON lines, Parquet, or a Hugging Face data set."
+    parser.description = """\
+Export a run's samples as slime's dumps, JSON lines, Parquet, or a Hugging Face data set; or weights of one version."""
     parser.epilog = """\
 --out is a file (for debug-rollout a template, as dumps/{rollout_id}.pt; for hf a folder), on any fsspec URL.
 debug-rollout   one torch file per step, as slime's --save-debug-rollout-data writes; evaluations as eval_<version>
 jsonl, parquet  one row per sample; with --prompts one row per prompt, as --prompt-data reads it
-hf              shards and a card that datasets.load_dataset(FOLDER) reads: train, rejected, test"""
-    parser.add_argument("--to", required=True, choices=[layout.value for layout in Layout], help="output format")
+hf              shards and a card that datasets.load_dataset(FOLDER) reads: train, rejected, test
+weights         a whole Hugging Face folder of --version, also of one that is stored as a delta; --out is a folder"""
+    formats = [*(layout.value for layout in Layout), WEIGHTS]
+    parser.add_argument("--to", required=True, choices=formats, help="output format")
     option(parser, "--out PATH", "output path: see below", required=True)
     fates = ", ".join(fate.value for fate in Fate)
     option(parser, "--what FATE,...", f"samples that were {fates} [trained; with hf all]")
     option(parser, "--steps N-M", "only samples of these steps")
     switch(parser, "--prompts", "write one row per prompt, not per sample")
+    option(parser, "--version N", "with --to weights: the weight version", type=int)
 
 
 def _metrics(parser: CommandParser) -> None:

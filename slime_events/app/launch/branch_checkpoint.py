@@ -28,7 +28,9 @@ from slime_events.analysis.retrain.version_chain import read_chain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_run
 from storage.folders.places import local_copy, open_folders
-from storage.weights.store import WeightStore, verify
+from storage.weights.store import WeightStore
+from storage.weights.stored_version import verify
+from storage.weights.whole_copies import whole_folder
 
 SCRATCH = ".beginning"
 
@@ -73,9 +75,10 @@ async def _stored(opened: OpenedRun, branched: Branched) -> str | None:
     if folder is not None:
         try:
             await asyncio.to_thread(verify, folder, branched.weights_digest)
+            return await asyncio.to_thread(whole_folder, folder)
         except WeightsDamaged:
             return None
-    return folder
+    return None
 
 
 async def _make_again(

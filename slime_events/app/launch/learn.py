@@ -141,7 +141,9 @@ class Learn:
             shell = Trainer(
                 worker,
                 ranks,
-                WeightStore(weights_place(settings.run, self._folder), base=trainer.hf_checkpoint),
+                WeightStore(
+                    weights_place(settings.run, self._folder), base=trainer.hf_checkpoint, deltas=trainer.delta_rule
+                ),
                 rollouts,
                 TrainerPlan.of(settings, checkpoints),
             )

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import field
 
 from slime_events.core.config.base import Settings, doc
-from slime_events.core.config.rules import Later
+from slime_events.core.config.rules import Later, unused_without
 
 Device = Literal["auto", "cpu", "cuda"]
 CHUNK_TOKENS: dict[Device, int] = {"auto": 64, "cpu": 64, "cuda": 512}
@@ -63,6 +63,15 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
         float,
         doc("seconds that an evaluation may keep an engine from newer weights if training waits for them", above=0),
     ] = 5.0
+    update_weight_local_checkpoint_dir: Annotated[
+        str | None,
+        doc(
+            "folder on each engine's host for whole copies of weight versions that are stored as deltas; default: "
+            "copies/ beside the versions",
+            unused_without("update_weight_mode=delta", why="engines load full versions where they are stored"),
+            also=Later.RESUME,
+        ),
+    ] = None
     sglang: Annotated[dict[str, Any], doc("SGLang's ServerArgs by name (flags --sglang-*)")] = field(
         default_factory=dict
     )

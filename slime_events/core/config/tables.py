@@ -75,7 +75,6 @@ ONLY_VALUE: dict[str, tuple[str, str]] = {
         "the trainer is Megatron-core, which loads Hugging Face checkpoints directly, so FSDP would save no "
         "conversion: leave the flag out",
     ),
-    "--update-weight-mode": ("full", "delta weight versions need a delta writer in the weight store"),
     "--rollout-data-transport": ("object-store", "rollouts reach the trainer through the log"),
     "--start-rollout-id": (
         "0",
@@ -122,9 +121,6 @@ _NOT_YET = {
     "linear attention models are not built in the trainer": "--qwen-gdn-backend",
     "sparse attention models are not built in the trainer": "--freeze-indexer --allgather-cp",
     "it needs a trainer that stops and restarts around each step": "--release-train",
-    "delta weight versions need a delta writer in the weight store": (
-        "--update-weight-delta-encoding --update-weight-delta-checksum --update-weight-local-checkpoint-dir"
-    ),
     "it needs engines that this run did not start": "--rollout-external-engine-addrs",
     "it needs engines of several kinds in one run": "--prefill-num-servers --sglang-config",
     "models with image input are not built": "--multimodal-keys",

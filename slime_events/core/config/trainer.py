@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import field
 
 from slime_events.core.config.base import doc
+from slime_events.core.config.delta_settings import DeltaSettings
 from slime_events.core.config.rules import (
     Later,
     at_least,
@@ -16,13 +17,12 @@ from slime_events.core.config.rules import (
     unused_with,
     unused_without,
 )
-from slime_events.core.config.trainer_folders import FolderSettings
 
 _OF_A_CRITIC = unused_without("advantage_estimator:needs_values", why="{advantage_estimator} has no critic")
 _SHARED_RANKS = "the critic shares the actor's ranks, so that one commit holds both. Leave it out"
 
 
-class TrainerSettings(FolderSettings, frozen=True, kw_only=True):
+class TrainerSettings(DeltaSettings, frozen=True, kw_only=True):
     """A trainer of `actor_num_nodes x actor_num_gpus_per_node` Megatron ranks.
 
     The checkpoint's config.json sets the architecture. `megatron` holds all further Megatron flags by their Megatron

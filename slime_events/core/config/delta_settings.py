@@ -1,0 +1,62 @@
+"""Settings of weight versions that are stored as deltas."""
+
+from typing import Annotated, Literal
+
+from slime_events.core.config.base import doc
+from slime_events.core.config.rules import Later, excludes, unused_without
+from slime_events.core.config.trainer_folders import FolderSettings
+from storage.weights.delta_rule import DeltaChecksum, DeltaEncoding, DeltaRule
+
+
+class DeltaSettings(FolderSettings, frozen=True, kw_only=True):
+    """Which weight versions are deltas, and how. They are settings of the component `trainer`."""
+
+    update_weight_mode: Annotated[
+        Literal["full", "delta"],
+        doc(
+            "delta: store the changes of a weight version from the one before, except every Nth version; engines apply "
+            "them to a copy on their host",
+            excludes(
+                "weights_url",
+                why="deltas are read in a folder that trainer and engines share. Leave one of them out",
+                value="delta",
+            ),
+            also=Later.RESUME,
+        ),
+    ] = "full"
+    update_weight_full_every: Annotated[
+        int,
+        doc(
+            "store every Nth weight version in full",
+            unused_without("update_weight_mode=delta", why="all versions are full"),
+            above=0,
+            also=Later.RESUME,
+        ),
+    ] = 50
+    update_weight_delta_encoding: Annotated[
+        Literal["xor", "overwrite"],
+        doc(
+            "content of a delta before compression: new XOR old, or positions and new values of the changed bytes",
+            unused_without("update_weight_mode=delta", why="all versions are full"),
+            also=Later.RESUME,
+        ),
+    ] = "xor"
+    update_weight_delta_checksum: Annotated[
+        Literal["xxh3-128", "adler32"],
+        doc(
+            "checksum of a tensor's new bytes, which its delta carries",
+            unused_without("update_weight_mode=delta", why="all versions are full"),
+            also=Later.RESUME,
+        ),
+    ] = "xxh3-128"
+
+    @property
+    def delta_rule(self) -> DeltaRule | None:
+        """Which weight versions are stored as deltas; None if all are stored in full."""
+        if self.update_weight_mode == "full":
+            return None
+        return DeltaRule(
+            self.update_weight_full_every,
+            DeltaEncoding(self.update_weight_delta_encoding),
+            DeltaChecksum(self.update_weight_delta_checksum),
+        )
