@@ -106,7 +106,7 @@ class RolloutEngine:
             weights = EngineWeights(
                 worker, engine, commit, places=places, hold_s=settings.eval_hold_seconds, limits=limits
             )
-            rule = ChunkRule(settings.chunk, settings.chunk_seconds)
+            rule = ChunkRule(settings.chunk, settings.chunk_s)
             await RolloutWorker(
                 EngineContext(worker, engine, commit, fetching, partial(offload_async, blobs=blobs), weights, rule),
                 room,

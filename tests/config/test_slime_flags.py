@@ -99,6 +99,7 @@ READ_INSIDE = {
     "actor_num_nodes": "`TrainerSettings.world_size` says it",
     "rollout_num_gpus": "`EngineSettings.replicas` says it",
     "chunk_tokens": "`EngineSettings.chunk` says it",
+    "chunk_seconds": "`EngineSettings.chunk_s` says it",
     "critic_num_nodes": "its rule compares it with actor_num_nodes",
     "critic_num_gpus_per_node": "its rule compares it with actor_num_gpus_per_node",
     **dict.fromkeys(

@@ -128,7 +128,7 @@ class Parts:
                 await worker.join({})
                 weights = EngineWeights(worker, engine, commit, places=WeightPlaces(address.weights_url))
                 give, put = partial(fetch, blobs=blobs), partial(offload_async, blobs=blobs)
-                rule = ChunkRule(settings.chunk, settings.chunk_seconds)
+                rule = ChunkRule(settings.chunk, settings.chunk_s)
                 await RolloutWorker(
                     EngineContext(worker, engine, commit, give, put, weights, rule),
                     settings.sglang_server_concurrency,

@@ -139,7 +139,7 @@ async def paced_run(folder: Path, settings: TrainSettings, pace: Pace) -> tuple[
     script = Script(eos=0, stop_chance=0.03, chunk=1, seconds_to_update=pace.load)
     prompts = [f"prompt {number}" for number in range(200)]
     async with Simulation(folder, plan, train_s=pace.step, prompts=prompts) as simulation:
-        rule = ChunkRule(settings.engine.chunk, settings.engine.chunk_seconds)
+        rule = ChunkRule(settings.engine.chunk, settings.engine.chunk_s)
         for _ in range(settings.engine.replicas):
             engine = PacedEngine(script, pace, settings.engine.chunk)
             _count_chunks(simulation.start_engine(engine, rule=rule), engine)

@@ -110,7 +110,7 @@ def _beyond_chunks(simulated: Simulated, measured: Measurements, chunk: int, see
             f"an engine's messages have as many tokens as a chunk, but at most {MESSAGE_TOKENS}, and the time of a "
             "chunk has that of its messages"
         )
-    size = ChunkSize(chunk, measured.settings.engine.chunk_seconds)
+    size = ChunkSize(chunk, measured.settings.engine.chunk_s)
     token = measured.engines.seconds_per_token(simulated.most_running, training=False)
     if size.by_time(token):
         yield (

@@ -68,7 +68,7 @@ class VirtualRun:
         delays, clock = measured.delays, self._clock
         self._graders = VirtualGraders(clock, max(1, measured.graders_of(policy.rm_workers)), delays.to_grade)
         self._trainer = VirtualTrainer(clock, self._plan, measured.trainer, delays, self._commit, self._train)
-        chunk = ChunkSize(policy.chunk_tokens, measured.settings.engine.chunk_seconds)
+        chunk = ChunkSize(policy.chunk_tokens, measured.settings.engine.chunk_s)
         self._engines = [
             VirtualEngine(
                 f"engine-{index}",

@@ -226,11 +226,9 @@ def on_device(settings: TrainSettings, device: Device) -> TrainSettings:
     trainer = replace(trainer, **missing)
     if on_gpu and trainer.save_interval is None and not settings.debug.debug_rollout_only:
         trainer = _saved_by_default(trainer, settings.rollout)
-    return replace(
-        settings,
-        engine=replace(engine, chunk_tokens=engine.chunk, rollout_num_gpus=engine.rollout_num_gpus or rollout_gpus),
-        trainer=trainer,
-    )
+    engine = replace(engine, rollout_num_gpus=engine.rollout_num_gpus or rollout_gpus)
+    in_flight = min(engine.replicas * engine.sglang_server_concurrency, settings.rollout.most_open_samples)
+    return replace(settings, engine=engine.with_chunks_for(in_flight), trainer=trainer)
 
 
 def _saved_by_default(trainer: TrainerSettings, rollout: RolloutSettings) -> TrainerSettings:

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from msgspec import field
+from msgspec.structs import replace
 
 from slime_events.core.config.base import Settings, doc
 from slime_events.core.config.rules import Later, unused_without
@@ -10,6 +11,12 @@ from slime_events.core.config.rules import Later, unused_without
 Device = Literal["auto", "cpu", "cuda"]
 CHUNK_TOKENS: dict[Device, int] = {"auto": 64, "cpu": 64, "cuda": 512}
 """Default of `chunk_tokens`: 512 samples at 60 tokens a second make 480 appends of 64 tokens a second, each 74 us."""
+CHUNK_SECONDS = 5.0
+"""Default of `chunk_seconds` for up to 10,000 samples in flight."""
+CHUNKS_PER_S = 2_000
+"""Most chunks of a run in a second, by default: one log server carries them and their tokens (docs/scale.md)."""
+TOKENS_PER_S = 100
+"""Speed of a sample up to which its chunks are appended by time, if more samples are in flight."""
 MESSAGE_TOKENS = 16
 """Tokens of a sample per message from an engine's scheduler, at most. The worker joins messages into chunks."""
 
@@ -46,19 +53,21 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
     chunk_tokens: Annotated[
         int | None,
         doc(
-            "append a sample's progress to the log every N tokens; default: 64 on CPU, 512 on GPU",
+            "append a sample's progress to the log every N tokens; default: 64 on CPU, 512 on GPU, and more if over "
+            "10,000 samples may be in flight",
             above=0,
             also=Later.RESUME,
         ),
     ] = None
     chunk_seconds: Annotated[
-        float,
+        float | None,
         doc(
-            "append a sample's progress at the latest after this many seconds with new tokens",
+            "append a sample's progress at the latest after this many seconds with new tokens; default: 5, and more if "
+            "over 10,000 samples may be in flight",
             above=0,
             also=Later.RESUME,
         ),
-    ] = 5.0
+    ] = None
     eval_hold_seconds: Annotated[
         float,
         doc("seconds that an evaluation may keep an engine from newer weights if training waits for them", above=0),
@@ -85,3 +94,14 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
     def chunk(self) -> int:
         """Tokens of a sample after which progress is appended."""
         return self.chunk_tokens or CHUNK_TOKENS[self.device]
+
+    @property
+    def chunk_s(self) -> float:
+        """Time after which progress of a sample is appended [s]."""
+        return self.chunk_seconds or CHUNK_SECONDS
+
+    def with_chunks_for(self, samples: int) -> "EngineSettings":
+        """Return the settings with chunks for `samples` in flight. A value that is set stays."""
+        seconds = max(CHUNK_SECONDS, samples / CHUNKS_PER_S)
+        tokens = self.chunk if seconds == CHUNK_SECONDS else max(self.chunk, round(TOKENS_PER_S * seconds))
+        return replace(self, chunk_tokens=self.chunk_tokens or tokens, chunk_seconds=self.chunk_seconds or seconds)

@@ -195,6 +195,11 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
         return self.rollout_max_prompt_len
 
     @property
+    def most_open_samples(self) -> int:
+        """The most training samples that are open at a time, without the rest of a draw."""
+        return self.rollout_batch_size * self.n_samples_per_prompt * (1 + self.max_staleness)
+
+    @property
     def functions_may_grade(self) -> bool:
         """Whether a user's function sees a sample before the grader, and may set its reward or name a grader."""
         return bool(self.custom_generate_function_path or self.rollout_sample_hook_path or self.rollout_function_path)

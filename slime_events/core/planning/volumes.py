@@ -73,7 +73,7 @@ def log_bytes(settings: TrainSettings, load: TokenLoad, speed: Speed, assumed: A
 
     A chunk is appended after --chunk-tokens tokens, or after --chunk-seconds.
     """
-    chunk = min(float(settings.engine.chunk), max(1.0, speed.per_sample * settings.engine.chunk_seconds))
+    chunk = min(float(settings.engine.chunk), max(1.0, speed.per_sample * settings.engine.chunk_s))
     prompt = 4 * (load.mean - load.response)
     return prompt + load.response * assumed.token_bytes + load.response / chunk * assumed.chunk_bytes
 
