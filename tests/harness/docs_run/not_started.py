@@ -27,6 +27,7 @@ NOT_STARTED = [
     NotStarted("docs/algorithms.md", "python -m sglang.launch_server", "a server of SGLang's own: a stand-in answers "
                "the run of the next line, and tests/harness/users has the teacher's log-probs"),
     NotStarted("docs/benchmarks.md", "python -m benchmarks", MEASURES),
+    NotStarted("docs/scale.md", "python -m tests.simulation", MEASURES),
     NotStarted("docs/branching.md", "slime-events branch live --from 3", "its parent has to be on: "
                "tests/simulation branches off from one; the other commands of the page are started"),
     NotStarted("docs/branching.md", "slime-events branch tp --from 3", "needs a parent of two tensor parallel ranks: "
