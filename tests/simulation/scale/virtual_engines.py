@@ -140,12 +140,12 @@ class VirtualEngines:
         engine.count(self._clock.now)
         request, last = work.request, max(engine.version, request_version(work))
         del engine.running[request.sample]
-        first = last if work.first < 0 else work.first
-        half = max(1, work.length // 2)
-        spans = (WeightSpan(0, half, first), WeightSpan(half, work.length, last))
+        spans = (WeightSpan(work.durable, work.length, last),)
+        if work.durable:
+            spans = (WeightSpan(0, work.durable, work.first), *spans)
         completed = Completed(
             sample=request.sample, group=request.group, attempt=0, length=work.length, stop=StopReason.STOP,
-            spans=spans if work.length > half else spans[:1], digest=request.sample, rollout="",
+            spans=spans, digest=request.sample, rollout="",
         )  # fmt: skip
         self._append([completed])
         self._on_end(work)
