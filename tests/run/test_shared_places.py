@@ -26,6 +26,7 @@ from slime_events.core.run.shared_places import (
     places_of,
     problem_of,
     require_places,
+    written_urls,
 )
 from storage.jetstream.address import NatsAddress
 from tests import made
@@ -59,6 +60,17 @@ def test_places_in_the_run_s_folder_are_one_and_a_model_in_two_flags_too(tmp_pat
         ("--save", "s3://b/saved", f"shared-{settings.run.run}"),
         ("--hf-checkpoint", base, ""),
     }
+
+
+@pytest.mark.parametrize(("saves", "save"), [(None, None), (2, None), (2, "/saved"), (None, "/saved")])
+def test_a_run_without_checkpoints_needs_no_folder_for_them(saves: int | None, save: str | None) -> None:
+    settings = made.settings(trainer=TrainerSettings(save_interval=saves, save=save))
+    urls = written_urls(settings, "s3://b/weights/r", "s3://b/blobs", "/runs/r/checkpoints")
+    assert [url for _, url in urls[2:]] == ([save or "/runs/r/checkpoints"] if saves else [])
+    assert [place.url for place in places_of(settings, "/runs/r", urls)] == [
+        *("s3://b/weights/r", "s3://b/blobs"),
+        *([save or "/runs/r"] if saves else []),
+    ][::-1]
 
 
 @pytest.mark.parametrize("url", ["{}", "file://{}", "memory://{}"])

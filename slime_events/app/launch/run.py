@@ -58,7 +58,7 @@ from slime_events.core.run.places import cache_variables, weights_place
 from slime_events.core.run.run_address import Incarnation, RunAddress
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_settings import nats_place
-from slime_events.core.run.shared_places import marked, places_of
+from slime_events.core.run.shared_places import marked, places_of, written_urls
 from slime_events.core.state.run import RunPhase
 from slime_events.model.progress import Progress
 from storage.archive.reader import ArchiveReader
@@ -221,11 +221,8 @@ class Launch:
 
     def _probed(self, address: RunAddress) -> RunAddress:
         """Mark what all machines must see, and ask each one. Raises InvalidValue with those that do not see it."""
-        urls = [
-            ("--weights-url" if self._settings.run.weights_url else "--runs-dir", address.weights_url),
-            ("--blob-url", address.blob_url),
-            ("--save", self._settings.trainer.save or str(self._folder.checkpoints)),
-        ]
+        checkpoints = str(self._folder.checkpoints)
+        urls = written_urls(self._settings, address.weights_url, address.blob_url, checkpoints)
         text = secrets.token_hex(16)
         shared = tuple(marked(place, text) for place in places_of(self._settings, address.folder, urls))
         address = structs.replace(address, shared=shared)

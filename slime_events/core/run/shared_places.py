@@ -42,6 +42,17 @@ class SharedPlace(msgspec.Struct, frozen=True, kw_only=True):
     expected: Annotated[str, doc("Content of that object, or digest of a model.")] = ""
 
 
+def written_urls(settings: TrainSettings, weights: str, blobs: str, checkpoints: str) -> list[tuple[str, str]]:
+    """Return the flag and the URL of each place that ranks and engines write or read during a run.
+
+    checkpoints: folder without `--save`. They are written at intervals, epochs, or a client's command.
+    """
+    run, trainer = settings.run, settings.trainer
+    urls = [("--weights-url" if run.weights_url else "--runs-dir", weights), ("--blob-url", blobs)]
+    saves = trainer.save_interval or trainer.save_epoch or run.tinker
+    return [*urls, ("--save", trainer.save or checkpoints)] if saves else urls
+
+
 def places_of(settings: TrainSettings, folder: str, urls: Iterable[tuple[str, str]]) -> list[SharedPlace]:
     """Return the places of a run, not yet marked. urls: flag and URL of each written place.
 

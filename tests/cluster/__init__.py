@@ -1,0 +1,1 @@
+"""A run on three machines, which are network and mount namespaces of this one: `python -m tests.cluster`."""
