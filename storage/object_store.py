@@ -7,6 +7,7 @@ temporary file, fsync, and link or rename; `memory://`, `s3://` and others use t
 import contextlib
 import errno
 import hashlib
+import inspect
 import os
 import secrets
 import stat
@@ -23,6 +24,8 @@ _AT_ONCE = 512
 """Objects in one request to a remote store."""
 _PART = 16 * 1024**2
 """Bytes of a file that a download holds in memory; as many are read ahead."""
+_UPLOAD = {"chunksize": _PART, "max_concurrency": 2}
+"""Parts of an upload in memory, if the back-end has them as arguments: s3fs takes 500 MB for a file otherwise."""
 _MADE_AT = ("LastModified", "last_modified", "mtime", "updated", "created")
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 
@@ -77,6 +80,8 @@ class ObjectFolder:
             self._fs, self._root = url_to_fs(expand(self.url), **(options or {}))
         self.local = Path(self._root) if isinstance(self._fs, LocalFileSystem) else None
         self._sizes: dict[str, int] = {}
+        accepted = inspect.signature(self._fs.put_file).parameters
+        self._in_parts = {name: value for name, value in _UPLOAD.items() if name in accepted}
 
     def locate(self, name: str) -> str:
         """Return the full URL of an object, for events and messages."""
@@ -142,7 +147,7 @@ class ObjectFolder:
             if self.local is not None:
                 (self.local / _checked(name)).parent.mkdir(parents=True, exist_ok=True)
             try:
-                self._fs.put_file(str(path), self._path(name))
+                self._fs.put_file(str(path), self._path(name), **self._in_parts)
             except FileNotFoundError as error:
                 if not path.exists():
                     raise

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from actors.trainer.checkpoints import CheckpointFolders
+from schemas.errors import RunNotFound
+from schemas.runs import Branched
+from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
 from storage.folders.cache import FOLDER
 from storage.folders.places import parent_of
 from storage.folders.remote import RemoteFolders
@@ -62,3 +65,11 @@ def test_no_url_outside_of_the_root_is_opened(folders: CheckpointFolders, tmp_pa
     assert CheckpointFolders(str(tmp_path)).find(foreign) == f"{tmp_path}/v000001"
     assert not folders.has(1, foreign.url)
     assert not CheckpointFolders(str(tmp_path)).has(1, foreign.url)
+
+
+async def test_the_first_checkpoint_of_a_branch_is_made_once(folders: CheckpointFolders) -> None:
+    branched = Branched(run="p", where="/gone", position=1, version=3, weights_digest="w", optimizer_digest="o")
+    with pytest.raises(RunNotFound):
+        await put_branch_checkpoint(branched, made.settings(), folders.root, note=lambda text: None)
+    save(folders, 3)
+    await put_branch_checkpoint(branched, made.settings(), folders.root, note=pytest.fail)
