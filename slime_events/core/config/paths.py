@@ -25,6 +25,9 @@ def missing_paths(settings: TrainSettings) -> list[str]:
         if path and is_remote(path):
             cure = "download it to the same path on each machine"
             problems.append(f"{name} {path} is in an object store, but models are read from a disk: {cure}.")
+    if (copies := engine.update_weight_local_checkpoint_dir) and is_remote(copies):
+        cure = "give a folder on each engine's host"
+        problems.append(f"update_weight_local_checkpoint_dir {copies} is in an object store: {cure}.")
     for name, path in folders:
         if path and "://" not in path and not Path(path).exists():
             cure = f"download the model (`hf download NAME --local-dir {path}`) or correct the path"
