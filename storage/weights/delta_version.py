@@ -267,6 +267,8 @@ def link_rest(source: Path, target: Path, manifest: WeightManifest) -> None:
             os.link(source / name, target / name)
         except FileExistsError:
             pass
+        except FileNotFoundError:
+            raise WeightsDamaged(f"{source / name} is missing: restore it from a copy") from None
         except OSError:  # another file system, or one without hard links
             shutil.copyfile(source / name, target / name)
 

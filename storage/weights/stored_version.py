@@ -68,8 +68,13 @@ def _verify(root: Path, digest: str | None) -> WeightManifest:
                 f"{actual.sha256}, not {stored.dtype} {list(stored.shape)} with {stored.sha256} as in its manifest: "
                 "restore it from a copy"
             )
+    check_files(root, manifest)
+    return manifest
+
+
+def check_files(root: Path, manifest: WeightManifest) -> None:
+    """Compare a version's config and tokenizer files with its manifest. Raises WeightsDamaged."""
     for name, sha256 in manifest.files.items():
         path = root / name
         if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
             raise WeightsDamaged(f"{path} is missing or was changed: restore it from a copy")
-    return manifest

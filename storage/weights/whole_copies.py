@@ -10,16 +10,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from schemas.errors import NoSpace, WeightsDamaged
+from storage.digests import TensorDigest, tensor_digests
 from storage.folders.cache import HostCache
 from storage.folders.places import is_remote, local_path
 from storage.weights.delta_version import DeltaChain, link_rest
-from storage.weights.files import TensorView, is_delta, write_shard
-from storage.weights.manifest import WeightManifest, read_manifest, write_index, write_manifest
-from storage.weights.stored_version import verify
+from storage.weights.files import TensorView, is_delta, open_shard, write_shard
+from storage.weights.manifest import StoredTensor, WeightManifest, read_manifest, write_index, write_manifest
+from storage.weights.stored_version import check_files, verify
 
 log = logging.getLogger(__name__)
 COPIES = "copies"
@@ -116,6 +117,9 @@ def write_whole(chain: DeltaChain, folder: Path, target: Path) -> WeightManifest
         files.setdefault(entry.file, {})[name] = chain.tensor(name)
     _write(target, files, manifest)
     link_rest(folder, target, manifest)
+    check_files(target, manifest)
+    for file in {entry.file for entry in manifest.carried.values()}:
+        _compare(tensor_digests(open_shard(target / file)), manifest.carried, manifest)
     stored = manifest.tensors | manifest.carried
     if len({entry.file for entry in stored.values()}) > 1:
         write_index(target, stored)
@@ -126,14 +130,18 @@ def write_whole(chain: DeltaChain, folder: Path, target: Path) -> WeightManifest
 def _write(target: Path, files: dict[str, dict[str, TensorView]], manifest: WeightManifest) -> None:
     """Write the one file that is complete, and forget it: a file of the whole version is in memory at a time."""
     for file, tensors in files.items():
-        for name, digest in write_shard(target / file, tensors, durable=False).items():
-            entry = manifest.tensors[name]
-            if (digest.dtype, digest.shape, digest.sha256) != (entry.dtype, entry.shape, entry.sha256):
-                raise WeightsDamaged(
-                    f"tensor {name!r} of weight version {manifest.version} has sha256 {digest.sha256} after its "
-                    f"deltas, not {entry.sha256}: restore the folders of its chain from a copy"
-                )
+        _compare(write_shard(target / file, tensors, durable=False), manifest.tensors, manifest)
     files.clear()
+
+
+def _compare(digests: Mapping[str, TensorDigest], listed: Mapping[str, StoredTensor], manifest: WeightManifest) -> None:
+    for name, digest in digests.items():
+        entry = listed.get(name)
+        if entry is None or (digest.dtype, digest.shape, digest.sha256) != (entry.dtype, entry.shape, entry.sha256):
+            raise WeightsDamaged(
+                f"tensor {name!r} of weight version {manifest.version} has sha256 {digest.sha256} after its deltas, "
+                f"not {entry.sha256 if entry else 'any'}: restore the folders of its chain from a copy"
+            )
 
 
 def whole_folder(url: str) -> str:

@@ -187,6 +187,8 @@ DAMAGES: dict[str, Damage] = {
     "the full version is gone": lambda store: shutil.rmtree(store.folder(0)),
     "the full version has a wrong bit": lambda store: _flip(Path(store.folder(0)) / "model.safetensors", -100),
     "the delta of another version": lambda store: shutil.copy(_delta(store, 3), _delta(store)),
+    "the config was edited": lambda store: (Path(store.folder(4)) / "config.json").write_text("[]"),
+    "the config is gone": lambda store: (Path(store.folder(4)) / "config.json").unlink(),
     "another parent": lambda store: _edit(_index(store), base_folder=Path(store.folder(2)).name),
     "a later parent": lambda store: _edit(_index(store), base_version="000007"),
     "itself as parent": lambda store: _edit(_index(store), base_folder=Path(store.folder(4)).name),

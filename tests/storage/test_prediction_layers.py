@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,12 @@ from torch import Tensor, randn
 from schemas.errors import CheckpointMismatch, WeightsDamaged
 from storage.weights.base_files import MANIFEST
 from storage.weights.copies import copy_version
-from storage.weights.files import INDEX, open_checkpoint
+from storage.weights.delta_rule import DeltaRule
+from storage.weights.files import INDEX, is_delta, open_checkpoint
 from storage.weights.shards import TensorBytes
 from storage.weights.store import WeightStore
 from storage.weights.stored_version import read, trained_tensors, verify
+from storage.weights.whole_copies import whole_folder
 
 NAMES = ("model.layers.2.eh_proj.weight", "model.layers.2.shared_head.head.weight")
 
@@ -58,6 +61,26 @@ def test_a_version_has_the_layers_of_the_base(base: Path, tmp_path: Path, max_sh
     assert index["weight_map"].keys() == stored.keys() == {*NAMES, *plain.tensors}
     assert index["metadata"]["total_size"] == 12 + 2 * 48
     assert {path.name for path in folder.glob("*.safetensors")} == set(index["weight_map"].values())
+
+
+def test_a_delta_and_its_copy_have_them_too(base: Path, tmp_path: Path) -> None:
+    store = WeightStore(str(tmp_path / "w"), base=base, durable=False, deltas=DeltaRule(full_every=5))
+    full = WeightStore(str(tmp_path / "full"), base=base, durable=False)
+    for version in (1, 2):
+        for each in (store, full):
+            each.write(version, trained(float(version)), parent=version - 1)
+    folder = Path(store.folder(2))
+    assert is_delta(folder)
+    assert verify(folder) == verify(full.folder(2))
+    shutil.rmtree(store.root / "copies")
+    copy = Path(whole_folder(str(folder)))
+    contents = [{path.name: path.read_bytes() for path in each.iterdir()} for each in (copy, Path(full.folder(2)))]
+    assert contents[0] == contents[1]
+    shutil.rmtree(store.root / "copies")
+    carried = folder / verify(folder).carried[NAMES[0]].file
+    carried.write_bytes(carried.read_bytes()[:-1] + b"?")
+    with pytest.raises(WeightsDamaged):
+        whole_folder(str(folder))
 
 
 def test_versions_and_copies_share_one_file(base: Path, tmp_path: Path) -> None:
