@@ -10,7 +10,7 @@ SUBNET = "10.77.31"
 HUB_HOST, STORE_PORT, RAY_PORT = 250, 9000, 6379
 RAY_PORTS = range(10_002, 20_000)
 """Ports of Ray's workers, which listen on all addresses of a machine unless Ray is on loopback."""
-RAY_PROCESSES = ("raylet", "gcs_server", "site-packages/ray/")
+RAY_PROCESSES = ("raylet", "gcs_server", "site-packages/ray/", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 @dataclass(frozen=True, slots=True)

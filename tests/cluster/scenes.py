@@ -109,9 +109,9 @@ def on_three_machines(machines: Machines, reference: Reference) -> str:
     sockets = {n: machines.listening(n) for n in numbers}
     wide = {n: beyond(sockets[n], machines.machines[n - 1].address) for n in numbers}
     assert run.end() == 0, run.text[-3000:]
-    assert not any(wide.values()), wide
-    assert places[RANK] == [2], f"rank 1 is on machine {places[RANK]}"
     assert run.digests() == reference.digests
+    assert places[RANK] == [2], f"rank 1 is on machine {places[RANK]}"
+    assert not any(wide.values()), wide
     own = sum(not socket.is_ray_s for every in sockets.values() for socket in every)
     return (
         f"the same {STEPS} digests; ranks on machines 1 and 2, engine on {places[ENGINE]}; "
