@@ -8,8 +8,10 @@ import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from storage.folders.folders import Folders
 
-class LocalFolders:
+
+class LocalFolders(Folders):
     """Folders by name. A folder appears by a rename, and disappears by one."""
 
     def __init__(self, root: Path) -> None:

@@ -1,54 +1,15 @@
-"""`Folders`: where complete folders live, such as weight versions and checkpoints: on a disk or in an object store.
-
-`open_folders` opens such a place by its URL, and `local_copy` a single folder by its own.
-"""
+"""`open_folders` opens a place of complete folders by its URL, and `local_copy` a single folder by its own."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 from schemas.errors import InvalidValue, WeightsDamaged
 from storage.folders.local import LocalFolders
 from storage.folders.remote import RemoteFolders
 from storage.folders.retry import RETRY_S
-
-
-class Folders(Protocol):
-    """Folders by name. A folder appears with all its files or not at all, and never changes.
-
-    Every method may raise StoreUnavailable if the folders are in an object store.
-    """
-
-    url: str
-    work: Path
-    """Folder of this host for drafts."""
-
-    def locate(self, name: str) -> str:
-        """Return the path or URL of a folder, for events and messages."""
-        ...
-
-    def names(self) -> list[str]:
-        """Return the complete folders, the oldest first."""
-        ...
-
-    def is_whole(self, name: str) -> bool:
-        """Return whether the folder exists with all its files."""
-        ...
-
-    def publish(self, draft: Path, name: str) -> str:
-        """Make a draft, a folder in `work`, a complete folder; return its path or URL. The draft may be moved."""
-        ...
-
-    def open(self, name: str) -> contextlib.AbstractContextManager[Path]:
-        """Yield the folder on this host, where it stays while inside."""
-        ...
-
-    def remove(self, prefixes: Collection[str]) -> None:
-        """Remove all folders whose names begin with one of `prefixes`."""
-        ...
 
 
 def is_remote(url: str) -> bool:

@@ -22,6 +22,7 @@ from schemas.doc import doc
 from schemas.errors import WeightsDamaged
 from schemas.outside_json import read_json
 from storage.folders.cache import HostCache
+from storage.folders.folders import Folders
 from storage.folders.retry import RETRY_S, retried
 from storage.object_store import ObjectFolder, file_errors, fsync, is_object_name
 
@@ -52,7 +53,7 @@ class Contents(msgspec.Struct, frozen=True):
         return sum(file.bytes for file in self.files.values())
 
 
-class RemoteFolders:
+class RemoteFolders(Folders):
     """Folders by name below an fsspec URL. cache: of this host. retry_s: how long to wait for the store.
 
     Every method may raise StoreUnavailable, with the URL and the node.

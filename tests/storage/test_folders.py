@@ -13,8 +13,9 @@ import pytest
 from schemas.errors import InvalidValue, StoreUnavailable, WeightsDamaged
 from storage.folders import retry
 from storage.folders.cache import FOLDER, GB, HostCache
+from storage.folders.folders import Folders
 from storage.folders.local import LocalFolders
-from storage.folders.places import Folders, drop_copy, is_remote, local_copy, local_path, open_folders
+from storage.folders.places import drop_copy, is_remote, local_copy, local_path, open_folders
 from storage.folders.remote import RemoteFolders
 from storage.folders.retry import retried
 from storage.object_store import ObjectFolder
