@@ -123,6 +123,10 @@ def count(machines: Machines, number: int, kind: str) -> int:
     return sum(line.startswith(kind) for line in machines.processes(number))
 
 
+def ranks_and_engines(machines: Machines, number: int) -> list[str]:
+    return [line for line in machines.processes(number) if line.startswith(("ray::Rank", "ray::Trainer", ENGINE))]
+
+
 def machine_lost(number: int) -> Callable[[Machines, Reference], str]:
     """Return the scene in which a machine other than the launcher's is lost in a run and comes back."""
 
@@ -131,6 +135,8 @@ def machine_lost(number: int) -> Callable[[Machines, Reference], str]:
         run.start()
         run.until(1)
         had = [kind.removeprefix("ray::") for kind in (RANK, ENGINE) if count(machines, number, kind)]
+        where = {n: processes for n in (1, 2, 3) if (processes := ranks_and_engines(machines, n))}
+        assert had or number != 2, f"machine 2 has no rank to lose: {where}"
         machines.kill(number)
         begun, before = time.monotonic(), run.version
         run.until(min(before + 2, STEPS))
