@@ -14,7 +14,7 @@ LAUNCHES: dict[str, str] = {
     "scripts/run-qwen3.5-27B": LINEAR,
     "scripts/run-glm5-744B-A40B": "layers with sparse attention, which slime's own plug-in builds",
     "scripts/run-glm4.7-30B-A3B": "8 ranks for 8 expert ranks in 2 stages, which Megatron refuses too: it needs 16",
-    "examples/delta_weight_sync/run-glm4.7-30B-A3B-delta": "weights as differences to earlier ones",
+    "examples/delta_weight_sync/run-glm4.7-30B-A3B-delta": "47 layers in 2 equal stages, which Megatron refuses too",
     "scripts/run-kimi-k2-Instruct": "the recorded command ends after four flags: it has neither data nor a model",
 }
 """By the path of the script in slime's repository."""

@@ -2068,7 +2068,7 @@ export interface WeightsDistance {
   relative_l2: number;
 }
 
-/** All tensors, or the difference to the parent. */
+/** All tensors, or the changes since an earlier version, in slime's format. */
 export type WeightsKind = "delta" | "full";
 
 /** Appended by the trainer when the files of a version are complete. */
@@ -2082,9 +2082,9 @@ export interface WeightsPublished {
   url: string;
   /** Digest of all tensors (`storage/digests.py`). */
   digest: string;
-  /** Size of the files, in bytes. */
+  /** Size of the tensors that the files have, in bytes; of a delta: of its compressed changes. */
   bytes: number;
-  /** Always `full`. */
+  /** Whether the files have all tensors, or the changes since an earlier version. */
   kind: WeightsKind;
   /** User's functions that saw the files before: sha256 (hex) of the source by the setting that names it. */
   functions: Record<string, string>;
