@@ -133,7 +133,9 @@ def test_a_process_of_the_launcher_s_machine_and_a_rank_on_cpus_have_their_node(
     own = "aa" * 28
     monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: own))
     nodes = [("10.0.0.2", "bb" * 28, True), ("10.0.0.1", own, True), ("10.0.0.3", "cc" * 28, False)]
-    listed = [{"NodeManagerAddress": where, "NodeID": node, "Alive": alive} for where, node, alive in nodes]
+    listed = [
+        {"NodeManagerAddress": where, "NodeID": node, "Alive": alive, "Resources": {}} for where, node, alive in nodes
+    ]
     monkeypatch.setattr(ray, "nodes", lambda: listed)
     for address in ("10.0.0.1:6379", None):
         cluster = Cluster(address)

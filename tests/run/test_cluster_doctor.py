@@ -9,15 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from slime_events.app.cli.checks import Outcome
+from slime_events.app.cli.checks import Check, Outcome
 from slime_events.app.cli.cluster_checks import cluster_checks
-from slime_events.app.launch.node_survey import survey
+from slime_events.app.launch.node_survey import Survey, survey
 from slime_events.app.launch.seen_places import seen_places
 from slime_events.core.run.own_python import own_path
 from storage.nats.ports import free_port
@@ -112,6 +113,23 @@ def test_a_machine_that_hangs_is_named(machines: Machines, monkeypatch: pytest.M
     assert checked["machines"].outcome is Outcome.FAIL
     assert THIRD in checked["machines"].detail
     assert checked["network"].outcome is checked["collectives"].outcome is Outcome.OK
+
+
+@pytest.mark.soak
+def test_a_machine_that_ray_has_lost_is_named(machines: Machines) -> None:
+    """Last, because the machine does not come back."""
+    raylets = [process for process in psutil.process_iter() if _is_raylet_of(process, THIRD)]
+    for process in raylets:
+        process.kill()
+    until = time.monotonic() + START_S
+    while not (detail := _machines_of(survey(machines.ray)).detail).startswith(f"{THIRD}: Ray has lost it"):
+        assert time.monotonic() < until, detail
+    assert raylets
+    assert _machines_of(survey(machines.ray)).outcome is Outcome.FAIL
+
+
+def _machines_of(seen: Survey) -> Check:
+    return next(check for check in cluster_checks(seen) if check.name == "machines")
 
 
 def _is_raylet_of(process: psutil.Process, address: str) -> bool:

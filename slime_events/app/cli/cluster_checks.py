@@ -40,7 +40,9 @@ def _row(name: str, wrong: Sequence[str], fine: str, mend: str, outcome: Outcome
 def _machines(machines: Sequence[Surveyed]) -> Check:
     wrong = [f"{machine.address}: {machine.silent}" for machine in machines if machine.silent]
     fine = f"{len(machines)} answer: {', '.join(machine.address for machine in machines[:SHOWN])}"
-    return _row("machines", wrong, fine, "see `ray status`, and install slime-events there as here")
+    return _row(
+        "machines", wrong, fine, "see `ray status`; start Ray on a lost machine again, with slime-events as here"
+    )
 
 
 def _versions(facts: dict[str, NodeFacts]) -> Check:

@@ -17,6 +17,7 @@ from schemas.placements import PlacementPlanned
 from slime_events.app.launch.leftovers import end_leftovers
 from slime_events.app.launch.own_ray import make_small
 from slime_events.app.launch.rank_places import RankPlaces, gpu_nodes
+from slime_events.app.launch.ray_machines import on_node, own_node, ray_machines
 from slime_events.app.launch.run_lock import MARK
 from slime_events.core.planning.placement import GpuNode
 from slime_events.core.planning.rank_homes import rank_homes
@@ -178,8 +179,8 @@ class Cluster:
         if rank is not None:
             if self._places is not None:
                 return self._places.of(rank)
-            return _on_node(self._homes[rank], soft=True) if self._homes else None
-        return _on_node(_own_node()) if here and self._address else None
+            return on_node(self._homes[rank], soft=True) if self._homes else None
+        return on_node(own_node()) if here and self._address else None
 
     def end_leftovers(self, mark: str, run: str) -> int:
         """End the processes of a killed launcher of the run on all machines, and return their number. Blocks.
@@ -280,26 +281,10 @@ def app_of(run: str) -> str:
     return f"rollout-{run}"
 
 
-def _own_node() -> str:
-    import ray
-
-    return str(ray.get_runtime_context().get_node_id())
-
-
 def _nodes() -> list[str]:
     """Return the ids of the machines of this Ray: this one, then the others in the order of their addresses."""
-    import ray
-
-    own = _own_node()
-    alive = [(node["NodeManagerAddress"], node["NodeID"]) for node in ray.nodes() if node["Alive"]]
-    return [own, *(node for _, node in sorted(alive) if node != own)]
-
-
-def _on_node(node: str, *, soft: bool = False) -> Any:
-    """Return the scheduling strategy of a machine. soft: any other machine will do if it is gone."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    return NodeAffinitySchedulingStrategy(node, soft=soft)
+    own = own_node()
+    return [own, *(machine.node for machine in ray_machines() if machine.node != own)]
 
 
 def _log_ray(data: dict[str, Any], ignore_prefix: bool = False) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas.errors import InvalidValue
+from slime_events.app.launch.ray_machines import ray_machines
 from slime_events.core.machine.gpus import Machine, look, this_machine
 from slime_events.core.run.own_python import own_path
 
@@ -64,15 +65,15 @@ def look_at_node(name: str, count: int) -> Machine:
 
 def _ray_nodes(address: str) -> list[Machine]:
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     # A task that takes no GPU sees all GPUs of its node, also those in use.
     environment = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
     ray.init(address=address, log_to_driver=False, logging_level="ERROR", runtime_env=environment)
-    task, calls = ray.remote(num_cpus=0, max_retries=0)(look_at_node), []
-    for node in ray.nodes():
-        if node["Alive"] and (count := int(node["Resources"].get("GPU", 0))):
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            calls.append(task.options(scheduling_strategy=there).remote(node["NodeManagerAddress"], count))
+    task = ray.remote(num_cpus=0, max_retries=0)(look_at_node)
+    calls = [
+        task.options(scheduling_strategy=machine.only).remote(machine.address, machine.gpus)
+        for machine in ray_machines()
+        if machine.gpus
+    ]
     nodes: list[Machine] = ray.get(calls, timeout=LOOK_S / 2)
     return nodes or [Machine(ray=0)]

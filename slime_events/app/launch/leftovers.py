@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 
+from slime_events.app.launch.ray_machines import ray_machines
 from slime_events.app.launch.run_lock import MARK
 from slime_events.core.run.orphans import end_orphans
 
@@ -23,16 +24,11 @@ def end_leftovers(mark: str, app: str) -> int:
     """
     import ray
     from ray import serve
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     if app in serve.status().applications:
         serve.delete(app)  # otherwise Serve would replace each engine that is ended
     task = ray.remote(num_cpus=0, max_retries=0)(_end_here)
-    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-    calls = [
-        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(mark)
-        for node in nodes
-    ]
+    calls = [task.options(scheduling_strategy=machine.only).remote(mark) for machine in ray_machines()]
     done, _ = ray.wait(calls, num_returns=len(calls), timeout=END_S) if calls else ([], [])
     count = 0
     for call in done:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import Any
 from urllib.parse import urlsplit
 
 from schemas.errors import InvalidValue
-from schemas.redaction import shown
+from slime_events.app.launch.ray_machines import answer_of, own_node, ray_machines
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.shared_places import problem_of
 from storage.nats.ports import is_loopback
@@ -27,26 +26,17 @@ def check_nodes(address: RunAddress, *, of_gpus: bool) -> None:
     is wrong there and what to do.
     """
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    own, calls = ray.get_runtime_context().get_node_id(), dict[str, Any]()
-    task = ray.remote(num_cpus=0, max_retries=0)(problems_here)
-    for node in ray.nodes():
-        if node["Alive"] and node["NodeID"] != own and (node["Resources"].get("GPU") or not of_gpus):
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            calls[node["NodeManagerAddress"]] = task.options(scheduling_strategy=there).remote(address)
-    if not calls:
-        return
+    task, own = ray.remote(num_cpus=0, max_retries=0)(problems_here), own_node()
+    calls = [
+        (machine.address, task.options(scheduling_strategy=machine.only).remote(address))
+        for machine in ray_machines()
+        if machine.node != own and (machine.gpus or not of_gpus)
+    ]
     problems, until = [], time.monotonic() + ANSWER_S
-    for machine, call in sorted(calls.items()):
-        try:
-            own_problems = ray.get(call, timeout=max(0.0, until - time.monotonic()))
-        except ray.exceptions.GetTimeoutError:
-            own_problems = [f"it has not answered within {ANSWER_S:.0f} s: check its Ray with `ray status`"]
-        except ray.exceptions.RayError as error:
-            last = str(getattr(error, "cause", None) or error).strip().splitlines()[-1:]
-            own_problems = [f"it cannot run this package ({shown(' '.join(last))}): install the same version there"]
-        problems += [f"machine {machine}: {problem}" for problem in own_problems]
+    for machine, call in calls:
+        there, silent = answer_of(call, until - time.monotonic(), ANSWER_S)
+        problems += [f"machine {machine}: {problem}" for problem in ([silent] if silent else there)]
     if problems:
         raise InvalidValue("\n".join(problems))
 

@@ -13,6 +13,7 @@ from schemas.doc import doc
 from schemas.errors import DeadlineExceeded, reason_of
 from schemas.references import references_in
 from slime_events.app.launch.node_look import MEET_S, NodeLook, facts_of
+from slime_events.app.launch.ray_machines import answer_of, lost_machines, ray_machines
 from slime_events.core.machine.node_facts import NodeFacts
 from slime_events.core.run.network import carried_variables
 from slime_events.core.run.own_python import own_path
@@ -93,7 +94,12 @@ def survey(ray_address: str, places: Sequence[SharedPlace] = (), ports: Sequence
             lambda machine, answer: machine.note(problems=tuple(answer)),
         )
         meeting, backend = _meet(_answering(machines))
-        return Survey(machines=tuple(machine.seen for machine in machines), meeting=meeting, backend=backend)
+        lost = lost_machines()
+        seen = [
+            *(machine.seen for machine in machines if machine.address not in lost),
+            *(Surveyed(address=address, silent=f"Ray has lost it ({reason})") for address, reason in lost.items()),
+        ]
+        return Survey(machines=tuple(seen), meeting=meeting, backend=backend)
     finally:
         ray.shutdown()
 
@@ -101,16 +107,17 @@ def survey(ray_address: str, places: Sequence[SharedPlace] = (), ports: Sequence
 def _machines(variables: dict[str, str]) -> list[_Machine]:
     """Start a look on each machine that Ray counts as alive, with the variables."""
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    actor, machines = ray.remote(num_cpus=0, max_restarts=0)(NodeLook), []
-    for node in sorted(ray.nodes(), key=lambda node: str(node["NodeManagerAddress"])):
-        if node["Alive"]:
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            address, has_gpus = str(node["NodeManagerAddress"]), bool(node["Resources"].get("GPU"))
-            look = actor.options(scheduling_strategy=there).remote(address, variables)
-            machines.append(_Machine(address=address, has_gpus=has_gpus, look=look, seen=Surveyed(address=address)))
-    return machines
+    actor = ray.remote(num_cpus=0, max_restarts=0)(NodeLook)
+    return [
+        _Machine(
+            address=machine.address,
+            has_gpus=bool(machine.gpus),
+            look=actor.options(scheduling_strategy=machine.only).remote(machine.address, variables),
+            seen=Surveyed(address=machine.address),
+        )
+        for machine in ray_machines()
+    ]
 
 
 def _answering(machines: Sequence[_Machine]) -> list[_Machine]:
@@ -121,24 +128,11 @@ def _ask(machines: Sequence[_Machine], call: Callable[[_Machine], Any], note: Ca
     """Ask all machines at once, and note their answers. A machine that does not answer is asked no more."""
     calls, until = [(machine, call(machine)) for machine in _answering(machines)], time.monotonic() + ANSWER_S
     for machine, reference in calls:
-        answer, silent = _answer(reference, until - time.monotonic())
+        answer, silent = answer_of(reference, until - time.monotonic(), ANSWER_S)
         if silent:
             machine.note(silent=silent)
         else:
             note(machine, answer)
-
-
-def _answer(reference: Any, seconds: float) -> tuple[Any, str]:
-    """Return an answer and no reason, or the reason why there is none."""
-    import ray
-
-    try:
-        return ray.get(reference, timeout=max(0.0, seconds)), ""
-    except ray.exceptions.GetTimeoutError:
-        return None, f"it has not answered within {ANSWER_S:.0f} s: check its Ray with `ray status`"
-    except ray.exceptions.RayError as error:
-        last = str(getattr(error, "cause", None) or error).strip().splitlines()[-1:]
-        return None, f"it cannot run this package ({' '.join(last)}): install the same version there"
 
 
 def _compare_clock(machine: _Machine) -> None:
@@ -146,7 +140,7 @@ def _compare_clock(machine: _Machine) -> None:
     looks = []
     for _ in range(CLOCK_LOOKS):
         begun = time.time_ns()
-        there, silent = _answer(machine.look.clock.remote(), ANSWER_S)
+        there, silent = answer_of(machine.look.clock.remote(), ANSWER_S, ANSWER_S)
         if silent:
             machine.note(silent=silent)
             return
@@ -174,13 +168,13 @@ def _meet(machines: Sequence[_Machine]) -> tuple[str, str]:
     if len(machines) < 2:
         return "", ""
     on_gpus = all(machine.has_gpus for machine in machines)
-    host, _ = _answer(machines[0].look.meeting.remote(), ANSWER_S)
+    host, _ = answer_of(machines[0].look.meeting.remote(), ANSWER_S, ANSWER_S)
     calls = [
         machine.look.add_up.remote(rank, len(machines), host, on_gpus=on_gpus) for rank, machine in enumerate(machines)
     ]
     until, backend = time.monotonic() + MEET_S + ANSWER_S, "nccl" if on_gpus else "gloo"
     for machine, call in zip(machines, calls, strict=True):
-        total, silent = _answer(call, until - time.monotonic())
+        total, silent = answer_of(call, until - time.monotonic(), MEET_S + ANSWER_S)
         if silent or total != len(machines):
             return f"{machine.address}: {silent or f'the sum of {len(machines)} ones is {total}'}", backend
     return "", backend

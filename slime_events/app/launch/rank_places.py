@@ -7,13 +7,13 @@ once the ranks have their places, an engine can go to any place where it fits, a
 
 from __future__ import annotations
 
-import ipaddress
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from schemas.errors import DeadlineExceeded
 from schemas.placements import PlacedRole, PlacementPlanned
+from slime_events.app.launch.ray_machines import ray_machines
 from slime_events.core.machine.gpus import gpus
 from slime_events.core.planning.placement import GpuNode
 
@@ -28,16 +28,14 @@ LOOK_S = 0.5
 
 def gpu_nodes() -> list[GpuNode]:
     """Return the machines with GPUs of the Ray that this process has joined, in the order of their addresses."""
-    import ray
     from ray._private.state import available_resources_per_node
 
     free = available_resources_per_node()
-    nodes = [
-        GpuNode(node["NodeID"], node["NodeManagerAddress"], count, int(free.get(node["NodeID"], {}).get("GPU", 0)))
-        for node in ray.nodes()
-        if node["Alive"] and (count := int(node["Resources"].get("GPU", 0)))
+    return [
+        GpuNode(machine.node, machine.address, machine.gpus, int(free.get(machine.node, {}).get("GPU", 0)))
+        for machine in ray_machines()
+        if machine.gpus
     ]
-    return sorted(nodes, key=lambda node: (_address_key(node.address), node.id))
 
 
 class RankPlaces:
@@ -115,11 +113,3 @@ def _own_gpu() -> str:
 
 def _device_key(device: str) -> tuple[int, str]:
     return (int(device), "") if device.isdigit() else (0, device)
-
-
-def _address_key(address: str) -> tuple[int, int, str]:
-    try:
-        ip = ipaddress.ip_address(address)
-    except ValueError:
-        return 0, 0, address
-    return ip.version, int(ip), ""
