@@ -101,7 +101,11 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     trace_share: Annotated[
         float,
         doc(
-            "share of groups that are traced, 0 to 1; above 0, failures always are", least=0, most=1, also=Later.RESUME
+            "share of groups that are traced, 0 to 1; above 0, failures always are; without --otlp-endpoint it only "
+            "marks events as sampled",
+            least=0,
+            most=1,
+            also=Later.RESUME,
         ),
     ] = 1.0
     max_deaths: Annotated[
