@@ -19,8 +19,9 @@ from schemas.errors import EngineError, EngineLost, StorageError, reason_of
 from schemas.placements import PlannedBundles
 from schemas.workers import WorkerLost
 from serve_apps.engines.arguments import resolve_device
+from serve_apps.engines.carriers.carrier import WeightPlaces
 from serve_apps.engines.engine import Engine
-from serve_apps.engines.engine_weights import EngineWeights, WeightPlaces
+from serve_apps.engines.engine_weights import EngineWeights
 from serve_apps.engines.limits import EngineLimits
 from serve_apps.engines.sglang_engine import SglangEngine
 from serve_apps.rollouts.answerer import MakerSetup

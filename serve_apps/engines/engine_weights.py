@@ -1,6 +1,6 @@
 """`EngineWeights`: the weights that an engine runs, and which of its rollouts may generate.
 
-    weights.published -> choose a version (`choose_version`) -> verify its files, or make a whole copy of a delta here
+    weights.published -> choose a version (`choose_version`) -> bring its verified files here (`Delivery`)
                       -> pause the rollouts that do not accept it -> load it under the others
                       -> append weights.activated
 
@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, replace
 from itertools import count
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -31,19 +30,15 @@ from schemas.errors import DeadlineExceeded, EngineError, WeightsDamaged
 from schemas.rollouts import RolloutRequested, StopReason
 from schemas.subjects import of_type
 from schemas.weights import WeightsActivated, WeightsPublished
+from serve_apps.engines.carriers.carrier import BESIDE, WeightPlaces
+from serve_apps.engines.carriers.delivery import Delivery, Update
 from serve_apps.engines.checks import checked
 from serve_apps.engines.engine import Delta, Engine, GenerateRequest
 from serve_apps.engines.limits import NO_LIMITS, EngineLimits
 from slime_events.core.run.participant import Participant
-from storage.folders.places import is_remote, local_copy, local_path, parent_of
 from storage.group_commit import GroupCommit
 from storage.log import Append, CountsRefusals, Recorded
-from storage.weights.store import WeightStore
-from storage.weights.stored_version import verify
-from storage.weights.whole_copies import COPIES, WholeCopies
 
-POLL_S = 0.2
-"""Seconds between checks for missing files."""
 DEADLINE_S = 600.0
 HOLD_S = 5.0
 PATIENCE = 10
@@ -101,25 +96,6 @@ def choose_version(
     return Choice(eldest.oldest) if is_idle or left <= 0 else Choice(current, left)
 
 
-@dataclass(frozen=True, slots=True)
-class WeightPlaces:
-    """Places of weights on an engine's host besides the published folders."""
-
-    url: Annotated[
-        str | None, doc("This run's weight store, for versions that were published from a folder that is missing here.")
-    ] = None
-    copies: Annotated[
-        str | None, doc("Folder of this host for whole copies of deltas. None: beside the stored versions.")
-    ] = None
-
-    def copies_of(self, stored: Path) -> Path:
-        """Return the folder for the copy of a stored version."""
-        return Path(self.copies) if self.copies else stored.parent / COPIES
-
-
-BESIDE = WeightPlaces()
-
-
 class EngineWeights:
     """The weights of one engine.
 
@@ -140,7 +116,7 @@ class EngineWeights:
     ) -> None:
         self._limits, self._interrupted = limits, dict[str, None]()
         self._worker, self._engine, self._commit = worker, engine, commit
-        self._places, self._deadline_s, self._hold_s = places, deadline_s, hold_s
+        self._delivery, self._deadline_s, self._hold_s = Delivery(places), deadline_s, hold_s
         self._missing: dict[int | None, str] = {}
         self._activations: Counter[int] = Counter()
         self._refused = 0
@@ -185,8 +161,8 @@ class EngineWeights:
         with contextlib.ExitStack() as held:
             try:
                 published, published_at = await self._published(version)
-                url = await self._find(published)
-                folder = await asyncio.to_thread(self._enter, held, url, published.digest)
+                wait_s = self._deadline_s if version == self._newest else 0.0
+                update = await self._delivery.prepare(published, held, wait_s=wait_s)
             except WeightsDamaged as error:
                 if version == self._newest:
                     raise
@@ -196,19 +172,11 @@ class EngineWeights:
             self._next = version
             try:
                 await self._pause(version)
-                activated = await self._activate(str(folder), published, published_at)
+                activated = await self._activate(update, published_at)
             finally:
                 self._next = None
                 self._notify()
         await self._commit.append([Append(self._worker.enclose(activated))])
-
-    def _enter(self, held: contextlib.ExitStack, url: str, digest: str) -> Path:
-        """Return the whole, verified folder of a version on this host, where it stays while `held` is open."""
-        if is_remote(url):
-            verify(url, digest)
-            return held.enter_context(local_copy(url))
-        stored = local_path(url)
-        return held.enter_context(WholeCopies(self._places.copies_of(stored)).hold(stored, digest))
 
     async def _published(self, version: int) -> tuple[WeightsPublished, int]:
         """Return a version's event and its time [UTC nanoseconds]. Raises WeightsDamaged.
@@ -240,28 +208,12 @@ class EngineWeights:
                 f"within {self._deadline_s:.0f} s"
             ) from None
 
-    async def _find(self, published: WeightsPublished) -> str:
-        """Return the path or URL of a version: the published one, or one from this run's weight store if the run was
-        restored or the version was written again.
-
-        A trainer that takes over writes a missing newest version again, so this waits for it. Raises WeightsDamaged.
-        """
-        wait_s = self._deadline_s if published.version == self._newest else 0.0
-        store, end = WeightStore(self._places.url or parent_of(published.url)[0]), time.monotonic() + wait_s
-        while is_remote(published.url) or not local_path(published.url).is_dir():
-            try:
-                return await asyncio.to_thread(store.folder, published.version, published.digest)
-            except WeightsDamaged:
-                if time.monotonic() >= end:
-                    raise
-            await asyncio.sleep(POLL_S)
-        return published.url
-
-    async def _activate(self, folder: str, published: WeightsPublished, published_at: int) -> WeightsActivated:
+    async def _activate(self, update: Update, published_at: int) -> WeightsActivated:
         """Load the files under the running requests."""
+        published = update.published
         begun = time.perf_counter()
         resumed = len(self._generating)
-        await self._engine.update_weights(folder, published.version)
+        await self._engine.update_weights(str(update.folder), published.version)
         self._version, self._since = published.version, time.monotonic()
         for claim in self._claims:
             accepted = claim.accepts(self._version)

@@ -23,7 +23,8 @@ from actors.trainer.trainer import Trainer
 from actors.trainer.trainer_plan import TrainerPlan
 from schemas.errors import TrainerError
 from schemas.placements import PlacementPlanned
-from serve_apps.engines.engine_weights import EngineWeights, WeightPlaces
+from serve_apps.engines.carriers.carrier import WeightPlaces
+from serve_apps.engines.engine_weights import EngineWeights
 from serve_apps.rollouts.rollout import ChunkRule
 from serve_apps.rollouts.rollout_worker import EngineContext, InlineRewards, RolloutWorker
 from slime_events.core.config.engine import EngineSettings

@@ -11,7 +11,8 @@ from pathlib import Path
 from schemas.errors import WeightsDamaged
 from schemas.subjects import of_type
 from schemas.weights import WeightsActivated, WeightsPublished
-from serve_apps.engines.engine_weights import EngineWeights, WeightPlaces
+from serve_apps.engines.carriers.carrier import WeightPlaces
+from serve_apps.engines.engine_weights import EngineWeights
 from slime_events.core.run.participant import Participant
 from storage.cancellation import end_all
 from storage.group_commit import GroupCommit
