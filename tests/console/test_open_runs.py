@@ -73,6 +73,21 @@ async def test_alarms_and_tables_at_once_have_each_row_once(monkeypatch: pytest.
     assert rows.to_pylist() == [{"n": 11, "different": 11}]
 
 
+async def test_the_end_of_a_run_waits_for_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "REST", 1e9)
+    source = await small()
+    async with OpenRuns(source) as runs, runs.use(RUN) as run:
+        first, looked = await run.refreshed(), await run.inspected(is_on=True)
+        log = source.runs[RUN].log
+        assert isinstance(log, MemoryLog)
+        await made.say(log, made.submitted("new"), made.requested("new-s0"))
+        end = await log.position()
+        assert (await run.refreshed()).position == first.position < end
+        assert (await run.inspected(is_on=True)).position == looked.position
+        assert (await run.refreshed(at_once=True)).position == end
+        assert (await run.inspected(is_on=False)).position == end
+
+
 async def test_a_query_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     source = await small()
     async with OpenRuns(source) as runs, runs.use(RUN) as run:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from slime_events.core.run.process_environment import NICE_BACKGROUND
 
 THREADS = """
 import os, threading
@@ -53,3 +56,24 @@ print({*found, os.sched_getscheduler(0)} == {os.SCHED_IDLE}, os.getpriority(os.P
 def test_a_process_that_takes_what_nobody_else_wants_does_so_in_all_threads_that_it_has_and_starts() -> None:
     done = subprocess.run([sys.executable, "-c", IDLE], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["True", "19"], done.stderr
+
+
+SESSION = """
+import sys
+from pathlib import Path
+from slime_events.core.run.process_environment import yield_to_others
+yield_to_others(int(sys.argv[1]))
+print(Path("/proc/self/autogroup").read_text().split()[-1])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="the system does not group processes by session")
+@pytest.mark.parametrize(
+    ("nice", "leads", "niceness"), [(NICE_BACKGROUND, True, "19"), (NICE_BACKGROUND, False, "0"), (15, True, "0")]
+)
+def test_a_background_process_lowers_the_session_that_it_leads(nice: int, leads: bool, niceness: str) -> None:
+    command = [sys.executable, "-c", SESSION, str(nice)]
+    if not leads:  # its parent leads the session
+        command = [sys.executable, "-c", f"import subprocess; subprocess.run({command!r}, check=True)"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, start_new_session=True)
+    assert done.stdout.strip() == niceness, done.stderr

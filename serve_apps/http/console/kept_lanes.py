@@ -7,7 +7,7 @@ import time
 from typing import Annotated, NamedTuple
 
 from schemas.doc import doc
-from serve_apps.http.console.pace import rest_s
+from serve_apps.http.console.pace import LONGEST_OF_TABLES_S, rest_s
 from slime_events.analysis.lanes.lanes import SQL, Lanes
 from slime_events.analysis.query import RunTables
 from slime_events.core.run.run_reader import OpenedRun
@@ -43,5 +43,5 @@ class KeptLanes:
             answer = await self._tables.sql(SQL)
             lanes = await asyncio.to_thread(lambda: Lanes.of(answer.arrow()))
             ended = time.monotonic()
-            self._kept = PlacedLanes(lanes, position, ended + rest_s(ended - began))
+            self._kept = PlacedLanes(lanes, position, ended + rest_s(ended - began, LONGEST_OF_TABLES_S))
             return self._kept

@@ -16,7 +16,7 @@ from schemas.doc import doc
 from schemas.errors import BadQuery
 from serve_apps.http.console.kept_lanes import KeptLanes
 from serve_apps.http.console.moments import Moments
-from serve_apps.http.console.pace import rest_s
+from serve_apps.http.console.pace import LONGEST_OF_TABLES_S, rest_s
 from serve_apps.http.console.run_source import RunSource
 from serve_apps.http.console.text_search import TextSearch, text_condition
 from slime_events.analysis.query import Answer, RunTables, tables_of
@@ -126,33 +126,40 @@ class OpenRun:
             self._refreshing.add_done_callback(lambda task: task.cancelled() or task.exception())
         return snapshot
 
-    async def refreshed(self) -> Snapshot:
-        """Return the tables, computed again if the log has grown and the pause since the last time is over."""
+    async def refreshed(self, *, at_once: bool = False) -> Snapshot:
+        """Return the tables, computed again if the log has grown and the pause since the last time is over. at_once:
+        do not wait for that pause.
+        """
         async with self._lock:
             snapshot, now = self._snapshot, time.monotonic()
-            if snapshot is not None and now < snapshot.next_at:
+            if snapshot is not None and now < snapshot.next_at and not at_once:
                 return snapshot
             position = await self.opened.log.position()
             if snapshot is None or position != snapshot.position:
                 connection = await self._tables.stored(STORED)
                 snapshot = Snapshot(connection, position, TextSearch(), {}, 0.0)
             taken = time.monotonic() - now
-            self._snapshot = snapshot._replace(next_at=now + taken + rest_s(taken))
+            self._snapshot = snapshot._replace(next_at=now + taken + rest_s(taken, LONGEST_OF_TABLES_S))
             return self._snapshot
 
     async def inspected(self, *, is_on: bool) -> Inspected:
         """Return the alarms. They are looked for again if the log has grown, and while the run is on every STILL_S
-        seconds, with a rest after each look.
+        seconds, with a rest after each look; without one when the run has ended.
         """
         async with self._inspecting:
             kept, now = self._inspected, time.monotonic()
             position = await self.opened.log.position()
-            grown = kept is None or position != kept.position or is_on != kept.is_on
-            if kept is None or now >= kept.next_at + (0.0 if grown else STILL_S if is_on else math.inf):
+            if kept is None or is_on != kept.is_on:
+                due_at = now
+            else:
+                due_at = kept.next_at + (0.0 if position != kept.position else STILL_S if is_on else math.inf)
+            if kept is None or now >= due_at:
                 where = self.opened.run, self.opened.where
                 inspection = await inspect(self._tables, *where, ALARMS, is_on=is_on)
                 ended = time.monotonic()
-                kept = self._inspected = Inspected(inspection, position, is_on, ended + rest_s(ended - now))
+                kept = self._inspected = Inspected(
+                    inspection, position, is_on, ended + rest_s(ended - now, LONGEST_OF_TABLES_S)
+                )
             return kept
 
     async def close(self) -> None:

@@ -6,13 +6,15 @@ from collections.abc import Callable
 REST = 19.0
 """Pause after work, as a multiple of its time: at most a twentieth of the time."""
 LONGEST_S = 10.0
-"""Longest pause: a page is not further behind, also of a run whose tables take seconds."""
+"""Longest pause between two changes: the rows that need no tables are not further behind."""
+LONGEST_OF_TABLES_S = 60.0
+"""Longest pause between two computations of tables or alarms, which take longer the longer the run is."""
 SHORTEST_S = 1.0
 
 
-def rest_s(worked_s: float) -> float:
+def rest_s(worked_s: float, longest_s: float) -> float:
     """Return the seconds to rest after that many seconds of work."""
-    return min(LONGEST_S, worked_s * REST)
+    return min(longest_s, worked_s * REST)
 
 
 class Pace:
@@ -28,4 +30,4 @@ class Pace:
         """Return the seconds to wait, by the CPU time since the last call."""
         now_s = self._cpu_s()
         worked_s, self._before_s = now_s - self._before_s, now_s
-        return max(SHORTEST_S, rest_s(worked_s))
+        return max(SHORTEST_S, rest_s(worked_s, LONGEST_S))

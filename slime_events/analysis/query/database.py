@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,14 @@ NO_REWARDS = pa.table({"sample": pa.array([], pa.string()), "reward": pa.array([
 
 
 def database(
-    loaded: Loaded, names: Collection[str], second_rewards: pa.Table = NO_REWARDS, stored: Collection[str] = ()
+    loaded: Loaded,
+    names: Collection[str],
+    detectors: Iterable[Detector] = (),
+    second_rewards: pa.Table = NO_REWARDS,
+    stored: Collection[str] = (),
 ) -> duckdb.DuckDBPyConnection:
-    """Open a database in memory with these event tables, and the tables and detectors that depend on them alone.
+    """Open a database in memory with these event tables, the tables that depend on them alone, and these detectors,
+    which must do so too.
 
     second_rewards: those of a second grader, as in `NO_REWARDS`. stored: tables that are computed once, for several
     queries. Without names: the catalogue.
@@ -63,9 +68,8 @@ def database(
         if _parts_of(table.name) <= set(names):
             connection.execute(table.statement(stored=table.name in stored))
     connection.register(SECOND_REWARDS, second_rewards)
-    for detector in DETECTORS:
-        if parts_of_detector(detector) <= set(names):
-            connection.execute(detector.macro)
+    for detector in detectors:
+        connection.execute(detector.macro)
     connection.execute("SET allowed_paths = " + _texts(files))
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
@@ -105,6 +109,15 @@ def event_tables_of(select: str) -> frozenset[str]:
     with _LOCK, query_errors(select, lines_before=1):
         ((_, plan),) = _catalogue().execute(f"EXPLAIN (FORMAT JSON)\n{select}").fetchall()
     return frozenset(_scanned(json.loads(plan)))
+
+
+def detectors_in(select: str, names: Collection[str]) -> list[Detector]:
+    """Return the detectors that a query may read. names: its event tables.
+
+    Creating one takes 20 ms, so a database has no others.
+    """
+    text = select.lower()
+    return [detector for detector in DETECTORS if detector.name in text and parts_of_detector(detector) <= set(names)]
 
 
 _LOCK = threading.Lock()

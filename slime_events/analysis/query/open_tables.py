@@ -17,7 +17,14 @@ from schemas.errors import BadQuery, RunNotFound
 from schemas.ids import order_in_group
 from slime_events.analysis.query.answer import Answer, query_errors
 from slime_events.analysis.query.cache import TableCache
-from slime_events.analysis.query.database import NO_REWARDS, database, event_tables_of, one_select, parts_of_detector
+from slime_events.analysis.query.database import (
+    NO_REWARDS,
+    database,
+    detectors_in,
+    event_tables_of,
+    one_select,
+    parts_of_detector,
+)
 from slime_events.analysis.query.detectors.detector import Detector
 from slime_events.analysis.query.run_rows import RunRows, TableRows, is_about_rollouts
 from slime_events.analysis.query.tables.graded import GRADED
@@ -49,7 +56,7 @@ class RunTables:
     async def connection(self, select: str) -> duckdb.DuckDBPyConnection:
         """Return a new database with the tables that one SELECT needs. Raises as `sql`."""
         names = await asyncio.to_thread(event_tables_of, select)
-        return await asyncio.to_thread(database, await self._loaded(names), names)
+        return await asyncio.to_thread(database, await self._loaded(names), names, detectors_in(select, names))
 
     async def findings(
         self, detectors: Sequence[Detector], second_rewards: pa.Table = NO_REWARDS, *, is_on: bool = False
@@ -61,7 +68,7 @@ class RunTables:
         loaded = await self._loaded(names)
 
         def detect() -> tuple[pa.Table, list[tuple[Detector, pa.Table]]]:
-            connection = database(loaded, names, second_rewards, stored=[GRADED.name])
+            connection = database(loaded, names, detectors, second_rewards, stored=[GRADED.name])
 
             def read(sql: str) -> pa.Table:
                 return Answer(connection.sql(sql)).arrow()

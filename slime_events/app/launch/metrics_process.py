@@ -17,7 +17,7 @@ from slime_events.app.loggers.open_loggers import logger_flags, missing
 from slime_events.core.child.process import kill_tree
 from slime_events.core.config.metrics import MetricsSettings
 from slime_events.core.run.own_python import own_command, own_path
-from slime_events.core.run.process_environment import NICE_BACKGROUND
+from slime_events.core.run.process_environment import NICE_BACKGROUND, yield_session
 from slime_events.core.run.run_folder import RunFolder
 from storage.cancellation import end_all
 
@@ -93,6 +93,7 @@ async def _run_in(command: Sequence[str], log: Path, scratch: str) -> int:
     try:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, process.pid, NICE_BACKGROUND)
+            yield_session(process.pid)
         return await process.wait()
     finally:
         if process.returncode is None:

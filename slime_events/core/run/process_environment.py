@@ -98,7 +98,7 @@ def yield_to_others(nice: int) -> None:
 
     NICE_IDLE also selects the scheduling class for idle processors, if the system has it (SCHED_IDLE). A niceness
     alone would keep the processor for some milliseconds when a more urgent process wakes, and would take a share of
-    processors that trainers use.
+    processors that trainers use. A background process that leads its session lowers the session too.
     """
     threads = [int(path.name) for path in Path("/proc/self/task").glob("*")] or [0]
     for thread in threads:
@@ -106,6 +106,18 @@ def yield_to_others(nice: int) -> None:
             os.setpriority(os.PRIO_PROCESS, thread, max(nice, os.getpriority(os.PRIO_PROCESS, thread)))
             if nice >= NICE_IDLE and sys.platform == "linux":
                 os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+    if nice >= NICE_BACKGROUND and os.getsid(0) == os.getpid():
+        yield_session(os.getpid())
+
+
+def yield_session(leader: int) -> None:
+    """Let the session of a process run in the background. leader: its process id.
+
+    Where Linux groups processes by session (`sched_autogroup_enabled`, most desktops and bare machines), it divides
+    processors among sessions first: the niceness of a process then counts only against others of its own session.
+    """
+    with contextlib.suppress(OSError):  # a system without the groups, or a process that has ended
+        Path(f"/proc/{leader}/autogroup").write_text(str(NICE_BACKGROUND))
 
 
 @contextlib.contextmanager

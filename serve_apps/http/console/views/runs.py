@@ -43,7 +43,7 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
     @router.get(ROOT, **documented(RunChange, "Get the state of a run"))
     async def state(run: RunName) -> Response:
         async with runs.use(run) as opened:
-            return answered(await _state(runs, opened))
+            return answered(await _state(opened, on=await runs.source.is_on(opened.opened)))
 
     @router.get(f"{ROOT}/changes", **documented(RunChange, "Follow a run: an event `change` for each new state"))
     async def changes(run: RunName) -> Response:
@@ -51,9 +51,8 @@ def _add(router: APIRouter, runs: OpenRuns) -> None:
             return StreamingResponse(_changes(runs, run), media_type="text/event-stream")
 
 
-async def _state(runs: OpenRuns, opened: OpenRun, *, waits: bool = True) -> RunChange:
+async def _state(opened: OpenRun, *, on: bool, waits: bool = True) -> RunChange:
     """Return the state of a run. waits: for the tables, if they are not computed yet."""
-    on = await runs.source.is_on(opened.opened)
     position = (await opened.snapshot()).position if waits or opened.is_ready else 0
     return RunChange(run=opened.opened.run, position=position, end=await opened.opened.log.position(), on=on)
 
@@ -64,9 +63,10 @@ async def _changes(runs: OpenRuns, run: str) -> AsyncIterator[bytes]:
     pace = Pace()
     async with runs.use(run) as opened:
         while True:
+            on = await runs.source.is_on(opened.opened)
             if before is not None:  # the first state is of the tables that requests before it have read
-                await opened.refreshed()
-            state = await _state(runs, opened, waits=before is not None)
+                await opened.refreshed(at_once=not on)
+            state = await _state(opened, on=on, waits=before is not None)
             if state != before:
                 before = state
                 yield b"event: change\ndata: %s\n\n" % msgspec.json.encode(state)
