@@ -14,7 +14,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Annotated, NamedTuple
 
 from schemas.doc import doc
 from slime_events.core.child.process_table import parent_of, runs
+from storage.own_socket import address, is_ours
 
 LOOK_S = 0.5
 UNUSED_S = 30.0
@@ -45,7 +45,7 @@ def leave_template(name: str, mine: Job) -> Job:
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        listener.bind(_address(name))
+        listener.bind(address(name))
     except OSError:
         listener.close()
         return mine
@@ -64,8 +64,8 @@ def ask_template(name: str, folder: Path, connection_fd: int, log_fd: int) -> in
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
         peer.settimeout(ANSWER_S)
         try:
-            peer.connect(_address(name))
-            if not _is_ours(peer):
+            peer.connect(address(name))
+            if not is_ours(peer):
                 return None
             job = json.dumps({"folder": str(folder), "owner": os.getpid()}).encode()
             socket.send_fds(peer, [job], [connection_fd, log_fd])
@@ -93,7 +93,7 @@ def _next_host(listener: socket.socket) -> Job | None:
     """Fork one host and return its job, with the connection in the host, with a closed one in the template."""
     peer, _ = listener.accept()
     with peer:
-        if not _is_ours(peer):
+        if not is_ours(peer):
             return None
         peer.settimeout(ANSWER_S)
         try:
@@ -120,13 +120,3 @@ def _become_host(folder: Path, log_fd: int) -> None:
         os.dup2(log_fd, stream)
     os.close(log_fd)
     os.environ["TMPDIR"], tempfile.tempdir = str(folder), None
-
-
-def _address(name: str) -> str:
-    return f"\0slime-events-{name}"
-
-
-def _is_ours(peer: socket.socket) -> bool:
-    """Return whether the peer is a process of this user: an abstract socket has no file mode to restrict it."""
-    _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return bool(uid == os.getuid())

@@ -19,6 +19,7 @@ from slime_events.app.launch.gpu_facts import machines
 from slime_events.core.machine.cuda_toolkit import find_toolkit
 from slime_events.core.machine.gpus import INSTALL, Machine
 from slime_events.core.run.own_python import own_path
+from storage.host_memory import available_memory
 from storage.reaches import missing, reaches
 
 GIB = 2**30
@@ -266,7 +267,7 @@ def check_disk(folder: Path) -> Check:
 def check_memory(available: int | None = None) -> Check:
     """Check that enough memory is available. available: bytes; None measures it."""
     try:
-        available = _available_memory() if available is None else available
+        available = available_memory() if available is None else available
     except ImportError:
         return Check("memory", Outcome.WARN, "unknown", "pip install psutil")
     detail = f"{available / GIB:.1f} GiB available, {len(os.sched_getaffinity(0))} cores"
@@ -274,19 +275,6 @@ def check_memory(available: int | None = None) -> Check:
         outcome = Outcome.FAIL if available < MEMORY_LOW else Outcome.WARN
         return Check("memory", outcome, detail, "end other programs: the demo needs 3 GiB, a larger model more")
     return Check("memory", Outcome.OK, detail)
-
-
-def _available_memory() -> int:
-    """Return the available memory of the machine or of the control group, whichever is less, in bytes."""
-    import psutil  # type: ignore[import-untyped, unused-ignore]
-
-    available = int(psutil.virtual_memory().available)
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
-    except OSError:
-        return available
-    return available if limit == "max" else min(available, int(limit) - int(used))
 
 
 _STORE_PROGRAM = """
