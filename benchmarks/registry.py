@@ -45,6 +45,7 @@ NAMES = (
     "load_share",
     "experts",
     "delta",
+    "carriers",
     "pipeline",
     "long_run",
     "query",

@@ -14,6 +14,13 @@ class WeightsKind(enum.StrEnum):
     DELTA = "delta"
 
 
+class WeightsCarrier(enum.StrEnum):
+    """Source of the bytes of a version on an engine's host."""
+
+    FILES = "files"
+    SHARED_MEMORY = "shared_memory"
+
+
 class WeightsPublished(Event, frozen=True, kw_only=True, tag="weights.published"):
     """Appended by the trainer when the files of a version are complete."""
 
@@ -31,6 +38,9 @@ class WeightsPublished(Event, frozen=True, kw_only=True, tag="weights.published"
         dict[str, str],
         doc("User's functions that saw the files before: sha256 (hex) of the source by the setting that names it."),
     ] = {}
+    carrier: Annotated[
+        WeightsCarrier, doc("How engines can take the version, as long as the trainer offers it, besides its files.")
+    ] = WeightsCarrier.FILES
 
 
 class WeightsActivated(Event, frozen=True, kw_only=True, tag="weights.activated"):
@@ -53,6 +63,7 @@ class WeightsActivated(Event, frozen=True, kw_only=True, tag="weights.activated"
             "open batches."
         ),
     ] = 0
+    carrier: Annotated[WeightsCarrier, doc("How the engine took the version.")] = WeightsCarrier.FILES
 
     def entity(self) -> str:
         return f"{self.version}-{self.engine}"

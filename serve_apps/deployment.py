@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from ray.util.placement_group import NODE_ID_LABEL_KEY
 
 from schemas.errors import EngineError, EngineLost, StorageError, reason_of
 from schemas.placements import PlannedBundles
+from schemas.weights import WeightsCarrier
 from schemas.workers import WorkerLost
 from serve_apps.engines.arguments import resolve_device
 from serve_apps.engines.carriers.carrier import WeightPlaces
@@ -55,6 +57,7 @@ class RolloutEngine:
     ) -> None:
         self._address, self._settings, self._reward, self._generate = address, settings, reward, generate
         self._template = f"{address.run}-{os.getppid()}"  # of this run, and of this machine's part of its Ray
+        self._failures = Counter[WeightsCarrier]()
         listen_on_this_node()
         self._task = asyncio.get_event_loop().create_task(self._serve(), name="rollouts")
 
@@ -103,7 +106,8 @@ class RolloutEngine:
                 stack.callback(custom.close)
             stack.callback((limits := EngineLimits.of(settings)).close)
             root = settings.update_weight_local_checkpoint_dir
-            places = WeightPlaces(address.weights_url, root and str(Path(root) / address.run))
+            copies = root and str(Path(root) / address.run)
+            places = WeightPlaces(address.weights_url, copies, address.run, self._failures)
             weights = EngineWeights(
                 worker, engine, commit, places=places, hold_s=settings.eval_hold_seconds, limits=limits
             )

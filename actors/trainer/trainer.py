@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from actors.trainer.checkpoint_saver import CheckpointSaver
 from actors.trainer.checkpoints import CheckpointFolders
+from actors.trainer.offerings import offering_of
 from actors.trainer.past_weights import PastWeights
 from actors.trainer.ranks import Ranks, train
 from actors.trainer.restoration import Restoration
@@ -96,13 +97,23 @@ class Trainer:
         """Return the trainer of a run that makes batches from its own log. options: further arguments of the class."""
         read = partial(fetch, blobs=BlobStore(address.blob_url))
         batches = PendingBatches(read, temperature=settings.rollout.rollout_temperature)
+        trainer = settings.trainer
         store = WeightStore(
-            address.weights_url, base=settings.trainer.hf_checkpoint, deltas=settings.trainer.delta_rule
+            address.weights_url,
+            base=trainer.hf_checkpoint,
+            deltas=trainer.delta_rule,
+            offering=offering_of(trainer.update_weight_transport, address.run, plan.publishes),
         )
         return cls(worker, ranks, store, batches, plan, **options)
 
     async def run(self) -> int:
         """Train until the run is over; return the last version."""
+        try:
+            return await self._run()
+        finally:
+            self._store.retire()
+
+    async def _run(self) -> int:
         self._trained = await read_training_state(self._worker)
         self._saved = set(self._trained.saved)
         self._past = PastWeights(self.plan.past, self._trained.first, self._stored)
@@ -288,6 +299,7 @@ class Trainer:
             bytes=manifest.bytes if changes is None else changes,
             kind=WeightsKind.FULL if changes is None else WeightsKind.DELTA,
             functions=self._shown,
+            carrier=self._store.carrier(manifest.version, manifest.digest),
         )
 
     async def _step(self, sealed: BatchSealed) -> None:
@@ -335,12 +347,16 @@ class Trainer:
         await asyncio.to_thread(self._remove_old)
 
     def _remove_old(self) -> None:
-        """Delete checkpoints, then weights that retention does not keep; weights of kept checkpoints stay."""
+        """Delete checkpoints, then weights that retention does not keep; weights of kept checkpoints stay.
+
+        Offer no version before the published one any more.
+        """
         weights, checkpoints = self.plan.retention, self.plan.checkpoint_retention
         if checkpoints is not None:
             gone = checkpoints.removable(self._saved, pinned=self._kept)
             self._folders.remove(gone)
             self._saved.difference_update(gone)
+        self._store.retire(self._published)
         if weights is not None:
             going_on = {self._version, *self._saved, *self._saver.pending}
             pinned = {self._published, *self._kept, *going_on}.union(*map(self._past.needed_at, going_on))

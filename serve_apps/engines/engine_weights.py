@@ -213,7 +213,12 @@ class EngineWeights:
         published = update.published
         begun = time.perf_counter()
         resumed = len(self._generating)
-        await self._engine.update_weights(str(update.folder), published.version)
+        try:
+            await self._engine.update_weights(str(update.folder), published.version)
+        except EngineError:
+            self._delivery.failures[update.carrier] += 1
+            raise
+        self._delivery.failures[update.carrier] = 0
         self._version, self._since = published.version, time.monotonic()
         for claim in self._claims:
             accepted = claim.accepts(self._version)
@@ -229,6 +234,7 @@ class EngineWeights:
             resumed=resumed,
             returns=returns,
             refused_batches=self._newly_refused(),
+            carrier=update.carrier,
         )
 
     def _newly_refused(self) -> int:

@@ -23,6 +23,7 @@ from typing import Annotated
 
 from schemas.doc import doc
 from schemas.errors import InvalidValue, WeightsDamaged
+from schemas.weights import WeightsCarrier
 from storage.digests import weights_digest
 from storage.folders.local import LocalFolders
 from storage.folders.places import open_folders
@@ -41,6 +42,7 @@ from storage.weights.manifest import (
     write_index,
     write_manifest,
 )
+from storage.weights.offering import Offering
 from storage.weights.shards import SHARD_BYTES, Shard, TensorBytes, write_shards
 from storage.weights.stored_version import verify
 
@@ -81,6 +83,7 @@ class WeightStore:
     base: HF folder of config, tokenizer, and multi-token prediction layers, which versions repeat unless the trainer
     writes them; without it a version has weights only. max_shard_bytes: most bytes of one
     safetensors file. durable: fsync before a version appears. deltas: store versions as deltas by this rule.
+    offering: offers each version to engines besides.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class WeightStore:
         max_shard_bytes: int = SHARD_BYTES,
         durable: bool = True,
         deltas: DeltaRule | None = None,
+        offering: Offering | None = None,
     ) -> None:
         self._folders = open_folders(url)
         if deltas is not None and not isinstance(self._folders, LocalFolders):
@@ -99,7 +103,7 @@ class WeightStore:
         # A run's own folder keeps its copy of the base; the cache of a host may have those of other runs.
         kept = "base" if isinstance(self._folders, LocalFolders) else f"base-{state_of(base)}"
         self._base = BaseFiles(self.root / kept, base, durable=durable)
-        self._deltas = deltas
+        self._deltas, self._offering = deltas, offering
         self.max_shard_bytes, self.durable = max_shard_bytes, durable
         self._uploaded: dict[str, str] = {}
 
@@ -151,9 +155,20 @@ class WeightStore:
         """Turn a draft with all shards into the version, atomically. uploaded: the files of an `upload`."""
         with file_errors(str(draft)):
             manifest = self._describe(draft, version, parent, shards, away=upload is not None)
+            if self._offering is not None:
+                self._offering.offer(draft, manifest)
             with as_delta(self, draft, manifest, self._deltas) as stored:
                 self._publish(stored, manifest, upload, uploaded or {})
         return manifest
+
+    def carrier(self, version: int, digest: str) -> WeightsCarrier:
+        """Return how engines can take a version besides its files; FILES if it is not offered."""
+        return WeightsCarrier.FILES if self._offering is None else self._offering.carrier(version, digest)
+
+    def retire(self, newest: int | None = None) -> None:
+        """Offer no version before the newest published one any more; None: none at all. Files are not removed."""
+        if self._offering is not None:
+            self._offering.retire(newest)
 
     def folder(self, version: int, digest: str | None = None) -> str:
         """Return the path or URL of a stored version. If several writers made it: the newest, or one with the digest.

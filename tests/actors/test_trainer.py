@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.errors import Conflict, TrainerError
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.subjects import about
-from schemas.weights import WeightsPublished
+from schemas.weights import WeightsCarrier, WeightsPublished
 from slime_events.core.config.save_steps import SaveSteps
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
@@ -25,6 +26,7 @@ from slime_events.core.training.train_batch import TrainBatch
 from slime_events.loop.training.pending_batches import PendingBatches
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
+from storage.weights.shared_versions import SharedVersions
 from storage.weights.store import Retention, WeightStore
 from storage.weights.stored_version import verify
 from tests import made
@@ -97,6 +99,31 @@ async def test_the_last_version_is_published_where_its_turn_has_not_come(tmp_pat
         assert await sim.finish() is RunPhase.FINISHED
     assert [event.version for event in sim.events(WeightsPublished)] == [0, 2, 3]
     assert sim.events(WeightsPublished)[-1].digest == sim.events(StepCommitted)[-1].weights_digest
+
+
+async def test_versions_that_engines_load_are_offered_until_the_next_one(tmp_path: Path) -> None:
+    """Offered as long as they are the newest published one, and not at all when the trainer has ended."""
+    sim, withdrawn = Simulation(tmp_path, make_plan(steps=3, publish_every=2)), list[int | None]()
+
+    class Noting(SharedVersions):
+        def retire(self, newest: int | None) -> None:
+            withdrawn.append(newest)
+            super().retire(newest)
+
+    plan = TrainerPlan(steps=3, checkpoints="", publish_every=2)
+    offering = Noting(f"offers-{os.getpid()}", plan.publishes)
+    store = WeightStore(str(tmp_path / "weights"), durable=False, offering=offering)
+    batches = PendingBatches(unpack, temperature=1.0)
+    sim.trainer = Trainer(Participant(sim.log, "trainer"), sim.ranks, store, batches, plan)
+    async with sim:
+        sim.start_engine(Script(chunk=8))
+        assert await sim.finish() is RunPhase.FINISHED
+    published = sim.events(WeightsPublished)
+    assert [(event.version, event.carrier) for event in published] == [
+        (version, WeightsCarrier.SHARED_MEMORY) for version in (0, 2, 3)
+    ]
+    assert withdrawn == [0, 2, 3, None]
+    assert {store.carrier(event.version, event.digest) for event in published} == {WeightsCarrier.FILES}
 
 
 class Shown(ScriptedRanks):

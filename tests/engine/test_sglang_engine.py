@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import signal
@@ -20,13 +21,18 @@ import pytest_asyncio
 
 from schemas.errors import EngineError
 from schemas.rollouts import StopReason
+from schemas.weights import WeightsCarrier
+from serve_apps.engines.carriers.carrier import WeightPlaces
+from serve_apps.engines.carriers.delivery import Delivery
 from serve_apps.engines.sglang_engine import SglangEngine
 from slime_events.core.child.process_table import runs
 from slime_events.core.config.engine import EngineSettings
 from storage.weights.delta_rule import DeltaRule
 from storage.weights.files import open_checkpoint
+from storage.weights.shared_versions import SharedVersions
 from storage.weights.store import WeightStore
 from storage.weights.whole_copies import WholeCopies
+from tests import made
 from tests.engine import tiny_model
 from tests.engine.contract import EngineContract, Response, collect, generated, request
 
@@ -193,6 +199,33 @@ class TestSglangEngine(EngineContract):
         assert len(of_delta.tokens) == 100
         assert np.array_equal(of_delta.tokens, of_whole.tokens)
         assert of_delta.log_probs.tobytes() == of_whole.log_probs.tobytes()
+        await engine.update_weights(str(checkpoints[1 + (version + 2) % 2]), version + 3)
+
+    async def test_a_version_in_memory_generates_the_same_tokens(
+        self, engine: SglangEngine, checkpoints: list[Path], tmp_path: Path
+    ) -> None:
+        """From the trainer's memory, after it was withdrawn there, beside the same version by its files."""
+        run, version, responses = f"memory-{os.getpid()}", engine.version, []
+        store = WeightStore(
+            str(tmp_path / "w"), checkpoints[0], durable=False, offering=SharedVersions(run, lambda version: True)
+        )
+        tensors = [(name, *tensor) for name, tensor in open_checkpoint(checkpoints[2]).items()]
+        manifest = store.write(7, tensors, 6)
+        published = made.published(
+            7, 6, url=store.folder(7), digest=manifest.digest, carrier=store.carrier(7, manifest.digest)
+        )
+        delivery = Delivery(WeightPlaces(run=run))
+        for number, carrier in enumerate((WeightsCarrier.SHARED_MEMORY, WeightsCarrier.FILES), version + 1):
+            with contextlib.ExitStack() as held:
+                update = await delivery.prepare(published, held, wait_s=0.0)
+                assert update.carrier is carrier
+                store.retire()
+                await engine.update_weights(str(update.folder), number)
+            responses.append(await collect(engine, request(5, new=100)))
+        of_memory, of_files = responses
+        assert len(of_memory.tokens) == 100
+        assert np.array_equal(of_memory.tokens, of_files.tokens)
+        assert of_memory.log_probs.tobytes() == of_files.log_probs.tobytes()
         await engine.update_weights(str(checkpoints[1 + (version + 2) % 2]), version + 3)
 
     async def test_weights_of_another_shape_are_refused(self, engine: SglangEngine, tmp_path: Path) -> None:

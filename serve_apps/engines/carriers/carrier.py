@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Protocol
 
 from schemas.doc import doc
-from schemas.weights import WeightsPublished
+from schemas.weights import WeightsCarrier, WeightsPublished
 from storage.weights.whole_copies import COPIES
 
 
 @dataclass(frozen=True, slots=True)
 class WeightPlaces:
-    """Places of weights on an engine's host besides the published folders."""
+    """Places of weights on an engine's host besides the published folders, and what failed there."""
 
     url: Annotated[
         str | None, doc("This run's weight store, for versions that were published from a folder that is missing here.")
@@ -22,6 +23,10 @@ class WeightPlaces:
     copies: Annotated[
         str | None, doc("Folder of this host for whole copies of deltas. None: beside the stored versions.")
     ] = None
+    run: Annotated[str, doc("The run, for what the trainer on this host hands over; empty: nothing.")] = ""
+    failures: Annotated[
+        Counter[WeightsCarrier], doc("Failures of a carrier since its last success, of all engines at this place.")
+    ] = field(default_factory=Counter)
 
     def copies_of(self, stored: Path) -> Path:
         """Return the folder for the copy of a stored version."""
@@ -43,8 +48,9 @@ class Carrier(Protocol):
     def carries(self, published: WeightsPublished) -> bool:
         """Return whether the version comes this way. A carrier of stored versions decides it by `published.url`."""
 
-    def prepare(self, published: WeightsPublished, held: ExitStack) -> Path:
+    def prepare(self, published: WeightsPublished, held: ExitStack) -> Path | None:
         """Return a whole folder of the version, with the published digest, that stays here while `held` is open.
 
-        Any earlier version can be prepared too. Raises WeightsDamaged, StoreUnavailable, NoSpace.
+        Any earlier version can be prepared too. None: it does not come this way any more, or not to this host. Raises
+        WeightsDamaged, StoreUnavailable, NoSpace.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,15 +12,18 @@ from typing import Annotated, NamedTuple
 from msgspec.structs import replace
 
 from schemas.doc import doc
-from schemas.errors import WeightsDamaged
-from schemas.weights import WeightsPublished
-from serve_apps.engines.carriers.carrier import WeightPlaces
-from serve_apps.engines.carriers.registry import STORED
+from schemas.errors import NoSpace, WeightsDamaged
+from schemas.weights import WeightsCarrier, WeightsPublished
+from serve_apps.engines.carriers.carrier import Carrier, WeightPlaces
+from serve_apps.engines.carriers.registry import DIRECT, STORED
 from storage.folders.places import is_remote, local_path, parent_of
 from storage.weights.store import WeightStore
 
+log = logging.getLogger(__name__)
 POLL_S = 0.2
 """Seconds between checks for missing files."""
+FAILURES = 2
+"""Failures in a row after which an engine takes the files instead."""
 
 
 class Update(NamedTuple):
@@ -27,13 +31,15 @@ class Update(NamedTuple):
 
     folder: Annotated[Path, doc("Whole Hugging Face folder on this host, with the published digest.")]
     published: WeightsPublished
+    carrier: WeightsCarrier
 
 
 class Delivery:
-    """The carriers of one engine."""
+    """The carriers of one engine. Stored files are the last of them, and always there."""
 
     def __init__(self, places: WeightPlaces) -> None:
-        self._places = places
+        self._places, self.failures = places, places.failures
+        self._direct = {name: carrier(places) for name, carrier in DIRECT.items()}
         self._stored = [carrier(places) for carrier in STORED.values()]
 
     async def prepare(self, published: WeightsPublished, held: ExitStack, *, wait_s: float) -> Update:
@@ -42,9 +48,29 @@ class Delivery:
         wait_s: how long to wait for its files, because a trainer that takes over writes a missing newest version again.
         Raises WeightsDamaged, StoreUnavailable, NoSpace.
         """
+        for name, carrier in self._direct.items():
+            if self.failures[name] < FAILURES and carrier.carries(published):
+                folder = await asyncio.to_thread(self._try, name, carrier, published, held)
+                if folder is not None:
+                    return Update(folder, published, name)
         stored = replace(published, url=await self._find(published, wait_s))
-        carrier = next(carrier for carrier in self._stored if carrier.carries(stored))
-        return Update(await asyncio.to_thread(carrier.prepare, stored, held), published)
+        last = next(carrier for carrier in self._stored if carrier.carries(stored))
+        folder = await asyncio.to_thread(last.prepare, stored, held)
+        assert folder is not None, "stored versions are there, or an error says why not"
+        return Update(folder, published, WeightsCarrier.FILES)
+
+    def _try(self, name: WeightsCarrier, carrier: Carrier, published: WeightsPublished, held: ExitStack) -> Path | None:
+        """Return the folder by one carrier; None if it does not carry the version, or fails."""
+        try:
+            with ExitStack() as attempt:
+                folder = carrier.prepare(published, attempt)
+                held.push(attempt.pop_all())
+            return folder
+        except (WeightsDamaged, NoSpace, OSError) as error:
+            self.failures[name] += 1
+            text = "weight version %d does not come by %s, so its files are read: %s"
+            log.warning(text, published.version, name, str(error))  # the error itself would keep the files mapped
+            return None
 
     async def _find(self, published: WeightsPublished, wait_s: float) -> str:
         """Return the path or URL of a version: the published one, or one from this run's weight store if the run was

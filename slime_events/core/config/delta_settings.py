@@ -1,4 +1,4 @@
-"""Settings of weight versions that are stored as deltas."""
+"""Settings of how weight versions are stored, in full or as deltas, and how they reach engines."""
 
 from typing import Annotated, Literal
 
@@ -9,7 +9,7 @@ from storage.weights.delta_rule import DeltaChecksum, DeltaEncoding, DeltaRule
 
 
 class DeltaSettings(FolderSettings, frozen=True, kw_only=True):
-    """Which weight versions are deltas, and how. They are settings of the component `trainer`."""
+    """Which weight versions are deltas, and how engines take versions. They are settings of the component `trainer`."""
 
     update_weight_mode: Annotated[
         Literal["full", "delta"],
@@ -49,6 +49,15 @@ class DeltaSettings(FolderSettings, frozen=True, kw_only=True):
             also=Later.RESUME,
         ),
     ] = "xxh3-128"
+
+    update_weight_transport: Annotated[
+        Literal["disk", "shared-memory"],
+        doc(
+            "how engines take a weight version: from its files, or, on the trainer's host, from the trainer's memory; "
+            "its files are stored in both cases",
+            also=Later.RESUME,
+        ),
+    ] = "disk"
 
     @property
     def delta_rule(self) -> DeltaRule | None:

@@ -32,8 +32,7 @@ _INERT = {
     ),
     "prompt files are always indexed and streamed": "--num-data-workers --streaming-data!",
     "a weight version is a set of verified files, which each engine loads": (
-        "--update-weight-buffer-size --update-weight-transport --update-weight-disk-dir "
-        "--update-weight-disk-keep-files!"
+        "--update-weight-buffer-size --update-weight-disk-dir --update-weight-disk-keep-files!"
     ),
     "every engine checks the digest of every weight version": "--check-weight-update-equal!",
     "the architecture comes from the checkpoint's config.json": "--model-name",
@@ -95,6 +94,7 @@ SETTING_VALUES: dict[tuple[str, str], tuple[str, str, object]] = {
         "--rollout-function-path",
         "slime.rollout.fully_async_rollout.generate_rollout_fully_async",
     ): ("rollout", "max_staleness", 1),
+    ("--update-weight-transport", "nccl"): ("trainer", "update_weight_transport", "disk"),
 }
 """(flag, value) of slime to component, field and value here. The flag of that setting overrides it."""
 

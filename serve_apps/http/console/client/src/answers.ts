@@ -2058,7 +2058,12 @@ export interface WeightsActivated {
   returns: number;
   /** Appends that the engine's process repeated since its last activation, because the server had too many open batches. */
   refused_batches: number;
+  /** How the engine took the version. */
+  carrier: WeightsCarrier;
 }
+
+/** Source of the bytes of a version on an engine's host. */
+export type WeightsCarrier = "files" | "shared_memory";
 
 /** Distance of weights from the committed weights, over all tensors. */
 export interface WeightsDistance {
@@ -2088,6 +2093,8 @@ export interface WeightsPublished {
   kind: WeightsKind;
   /** User's functions that saw the files before: sha256 (hex) of the source by the setting that names it. */
   functions: Record<string, string>;
+  /** How engines can take the version, as long as the trainer offers it, besides its files. */
+  carrier: WeightsCarrier;
 }
 
 /** The requests behind a rollout. */
