@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import secrets
+import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from schemas.subjects import of_type
 from schemas.weights import WeightsActivated, WeightsCarrier, WeightsPublished
 from serve_apps.engines.carriers.carrier import WeightPlaces
 from serve_apps.engines.carriers.delivery import FAILURES
-from serve_apps.engines.engine_folder import PREFIX
+from serve_apps.engines.engine_folder import PREFIX, clear_abandoned
 from serve_apps.engines.engine_weights import EngineWeights
 from slime_events.core.run.participant import Participant
 from storage.cancellation import end_all
@@ -174,3 +176,43 @@ async def test_a_success_ends_a_row_of_failures(host: Host) -> None:
     async with host.engine() as (_, _):
         assert await host.activated(1) == [MEMORY]
     assert host.places.failures[MEMORY] == 0
+
+
+_ENGINE = """
+import sys, time
+from contextlib import ExitStack
+from serve_apps.engines.carriers import shared_memory
+from serve_apps.engines.carriers.carrier import WeightPlaces
+from schemas.weights import WeightsCarrier, WeightsPublished
+
+def stop(*_):
+    print("there", flush=True)
+    time.sleep(60)
+
+setattr(shared_memory, sys.argv[1], stop)
+published = WeightsPublished(version=0, parent=None, url="", digest=sys.argv[3], bytes=1)
+shared_memory.SharedMemory(WeightPlaces(run=sys.argv[2])).prepare(published, held := ExitStack())
+stop()
+"""
+
+
+def _kill_engine_at(stage: str, host: Host, digest: str) -> None:
+    """Kill a process that takes version 0 when it comes to the stage."""
+    command = [sys.executable, "-c", _ENGINE, stage, host.run, digest]
+    own = os.environ | {"TMPDIR": tempfile.gettempdir()}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=own) as engine:
+        assert engine.stdout is not None
+        assert engine.stdout.readline() == b"there\n"
+        assert len(list(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))) == (stage != "EngineFolder")
+        engine.kill()
+
+
+@pytest.mark.parametrize("stage", ["EngineFolder", "verify", "load"])
+async def test_an_engine_that_is_killed_with_files_of_memory_leaves_nothing(host: Host, stage: str) -> None:
+    """Before it has links to them, before it has checked them, and when it loads them."""
+    published = await host.publish(0)
+    await asyncio.to_thread(_kill_engine_at, stage, host, published.digest)
+    clear_abandoned()
+    assert not list(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
+    async with host.engine():
+        assert await host.activated(1) == [MEMORY], "the trainer has it still"
