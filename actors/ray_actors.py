@@ -21,6 +21,7 @@ from actors.trainer.ranks import rendezvous_address
 from slime_events.core.checkpoint.vocabulary import vocabulary_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.planning.homes import MOVED, Home
 from slime_events.core.run.join import join_run, open_log
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.process_environment import rank_environment, rank_secrets
@@ -153,8 +154,13 @@ class ArchivistActor:
 class TrainerActor:
     """Trains with rank 0 in this process; the other ranks are `RankActor`s."""
 
-    async def run(self, address: RunAddress, settings: TrainSettings, peers: Sequence[Any]) -> int:
-        """Train until the end of the run; return the last version. peers: Ray handles of the other ranks."""
+    async def run(
+        self, address: RunAddress, settings: TrainSettings, peers: Sequence[Any], homes: Sequence[Home] = ()
+    ) -> int:
+        """Train until the end of the run; return the last version.
+
+        peers: Ray handles of the other ranks. homes: planned machine of each rank; empty if Ray cannot choose another.
+        """
         from actors.trainer.commanded import CommandedTrainer
         from actors.trainer.ray_ranks import RayRanks
         from actors.trainer.trainer import Trainer
@@ -165,10 +171,11 @@ class TrainerActor:
         async with join_run(address, "trainer") as worker:
             ranks = RayRanks(peers, settings.debug.save_debug_train_data)
             imported = time.perf_counter()
-            await ranks.start(settings, rendezvous_address(await ranks.meeting_host(address.shared)))
+            await ranks.start(settings, rendezvous_address(await ranks.meeting_host(address.shared, homes)))
             built = time.perf_counter()
             seconds = {"imports": imported - begun, "model": built - imported}
-            await worker.join(seconds, rank_environment(settings.trainer))
+            moved = {MOVED: ranks.moved} if ranks.moved else {}
+            await worker.join(seconds, rank_environment(settings.trainer) | moved)
             evaluated = settings.evaluation.eval_interval or 0
             plan = TrainerPlan.of(settings, f"{address.folder}/checkpoints", evaluated=evaluated)
             try:
@@ -192,12 +199,12 @@ class RankActor:
         self._number = rank
         self._rank: Backend | None = None
 
-    def host(self, shared: Sequence[SharedPlace]) -> str:
-        """Return the address of this rank's machine in Ray. Raises InvalidValue if it does not see a shared place."""
-        import ray
+    def host(self, shared: Sequence[SharedPlace]) -> Home:
+        """Return this rank's machine. Raises InvalidValue if it does not see a shared place."""
+        from actors.trainer.rank_hosts import own_host
 
         require_places(shared)
-        return str(ray.util.get_node_ip_address())
+        return own_host()
 
     def start(self, trainer: TrainerSettings, *args: Any) -> None:
         """Build this rank and join the process group. args: further arguments of `RankClass`. Raises as `call`."""

@@ -24,11 +24,11 @@ class PackStrategy(enum.StrEnum):
 
 
 class PlannedMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine with GPUs, as Ray counted them before anything was placed."""
+    """A machine, with its GPUs as Ray counted them before anything was placed."""
 
     node: Annotated[str, doc("Ray's node id.")]
     address: Annotated[str, doc("Address of the machine.")]
-    gpus: Annotated[int, doc("GPUs of the machine.")]
+    gpus: Annotated[int, doc("GPUs of the machine; 0 in a run on CPUs.")]
     free: Annotated[int, doc("GPUs that no process had.")]
 
 
@@ -93,7 +93,10 @@ class PlacementPlanned(Event, frozen=True, kw_only=True, tag="placement.planned"
     engines: Annotated[int, doc("Engines.")]
     each: Annotated[int, doc("GPUs of an engine; 0 on CPUs.")]
     shared: Annotated[bool, doc("Whether engines are on the GPUs of ranks.")] = False
-    machines: Annotated[tuple[PlannedMachine, ...], doc("Machines with GPUs, by address. Empty on CPUs.")] = ()
+    machines: Annotated[
+        tuple[PlannedMachine, ...],
+        doc("Machines with GPUs, by address. On CPUs: all machines, the launcher's first; empty if there is one."),
+    ] = ()
     bundles: Annotated[tuple[PlannedBundles, ...], doc("Bundles of all ranks and engines.")] = ()
     figures: Annotated[
         PlannedFigures | None, doc("Arithmetic of the plan; None on CPUs, or if the memory of a GPU is unknown.")

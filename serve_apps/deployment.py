@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from serve_apps.rollouts.rollout import ChunkRule
 from serve_apps.rollouts.rollout_worker import TAKE_LIMIT, EngineContext, RolloutWorker
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reward import RewardSettings
+from slime_events.core.planning.homes import MOVED, Home, Standing, at_home, standing_of
 from slime_events.core.run.join import join_run
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
@@ -53,9 +54,15 @@ class RolloutEngine:
     """A replica. Its work runs in its own task, which Serve does not see: `check_health` watches it."""
 
     def __init__(
-        self, address: RunAddress, settings: EngineSettings, reward: RewardSettings, generate: GenerateSetup | None
+        self,
+        address: RunAddress,
+        settings: EngineSettings,
+        reward: RewardSettings,
+        generate: GenerateSetup | None,
+        home: Home | None,
     ) -> None:
         self._address, self._settings, self._reward, self._generate = address, settings, reward, generate
+        self._home = home
         self._template = f"{address.run}-{os.getppid()}"  # of this run, and of this machine's part of its Ray
         self._failures = Counter[WeightsCarrier]()
         listen_on_this_node()
@@ -72,7 +79,9 @@ class RolloutEngine:
         A lost engine is replaced here, in the same process: Serve replaces a replica only at its third failed check,
         and by a new process. If an engine cannot be started at all, Serve handles it.
         """
-        logs = Path(self._address.folder) / "logs"
+        logs, moved = Path(self._address.folder) / "logs", {}
+        if self._home is not None:
+            moved = moved_here(self._home, *await asyncio.to_thread(_whereabouts))
         while True:
             async with join_run(self._address, "engine") as worker:
                 begun = time.perf_counter()
@@ -87,7 +96,7 @@ class RolloutEngine:
                     await engine.start(START_DEADLINE_S[resolve_device(self._settings)])
                 try:
                     async with _loss_recorded(worker):
-                        await worker.join({"engine": time.perf_counter() - begun})
+                        await worker.join({"engine": time.perf_counter() - begun}, moved)
                         await self._work(worker, engine)
                     return
                 except EngineError as error:
@@ -148,13 +157,32 @@ def listen_on_this_node() -> None:
     replica.add_port_to_grpc_server = listen_there
 
 
+def _whereabouts() -> tuple[Home, list[Mapping[str, Any]]]:
+    """Return the machine of this process, and Ray's rows of all machines."""
+    return Home(str(ray.get_runtime_context().get_node_id()), str(ray.util.get_node_ip_address())), ray.nodes()
+
+
+def moved_here(home: Home, here: Home, rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the fact that this engine is not at home, because its machine is lost; nothing if it is at home.
+
+    rows: of `ray.nodes`. Raises EngineError if Ray has chosen another machine although its own is alive, so that Serve
+    replaces it.
+    """
+    standing = standing_of(home, here.node, rows)
+    if standing is Standing.MISPLACED:
+        raise EngineError(f"Ray started an engine on {here.address}, and its place is on {home.address}")
+    return {MOVED: f"it is on {here.address}, as {home.address} is lost"} if standing is Standing.MOVED else {}
+
+
 def placement_options(bundle: PlannedBundles) -> dict[str, Any]:
     """Return the options of a deployment whose replicas each have a placement group with this one bundle.
 
     Serve cannot put a replica into a group that exists, so it makes one for each. On CPUs there is no group, as Ray
-    counts nothing.
+    counts nothing: a replica goes to its machine, and to another one if that is lost.
     """
     options: dict[str, Any] = {"ray_actor_options": {"num_cpus": bundle.cpus, "num_gpus": bundle.gpus}}
+    if not bundle.gpus and len(bundle.nodes) == 1:
+        options["ray_actor_options"] |= at_home(NODE_ID_LABEL_KEY, bundle.nodes[0], or_elsewhere=True)
     resources = {name: count for name, count in (("CPU", bundle.cpus), ("GPU", bundle.gpus)) if count}
     if resources:
         options |= {"placement_group_bundles": [resources], "placement_group_strategy": bundle.strategy.value}
@@ -170,20 +198,21 @@ def rollout_app(
     reward: RewardSettings,
     *,
     bundle: PlannedBundles,
+    home: Home | None = None,
     generate: GenerateSetup | None = None,
 ) -> serve.Application:
-    """Return the application for `serve.run`.
+    """Return the application of the engines of a planned bundle, for Serve.
 
-    `reward` is for the rewards that engines compute. `bundle` is the planned one of each replica. `generate` is the
-    run's own generate function.
+    `reward` is for the rewards that engines compute. `home` is their machine, if the bundle has one on CPUs. `generate`
+    is the run's own generate function.
     """
     deployment = serve.deployment(
         RolloutEngine,
         name="RolloutEngine",
-        num_replicas=settings.replicas,
+        num_replicas=len(bundle.members),
         **placement_options(bundle),
         health_check_period_s=0.5,
         health_check_timeout_s=20.0,
         graceful_shutdown_timeout_s=5.0,
     )
-    return deployment.bind(address, settings, reward, generate)
+    return deployment.bind(address, settings, reward, generate, home)

@@ -14,10 +14,12 @@ from ray.exceptions import RayActorError
 from actors.backends import Backend, call_by_name, rank_class
 from actors.step.faults import is_fault, lost
 from actors.step.heartbeat import beats
+from actors.trainer.rank_hosts import moved_ranks, own_host
 from actors.trainer.ranks import Ranks, collective
 from schemas.errors import RankLost
 from slime_events.analysis.export.dump import train_dump_path
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.planning.homes import Home
 from slime_events.core.run.network import meeting_host
 from slime_events.core.run.shared_places import SharedPlace, require_places
 from slime_events.core.training.datums import Beginning
@@ -29,6 +31,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 CLOSE_S = 10.0
 """Seconds to wait for rank 0 to leave its group; its process ends in any case."""
+START_S = 120.0
+"""Seconds in which Ray must start all ranks on their machines, one of which may have been lost meanwhile."""
 LOOKS = 8
 """Checks for a heartbeat within the time after which a rank counts as hanging."""
 WORK = (Backend.train, Backend.run_pass)
@@ -49,16 +53,25 @@ class RayRanks(Ranks):
         )  # here, since it takes seconds in which another process could take a chosen port
         self._rank: Backend | None = None
         self._hang_s: float | None = None
+        self.moved = ""
+        """Ranks whose planned machine is lost, set by `meeting_host`."""
 
-    async def meeting_host(self, shared: Sequence[SharedPlace] = ()) -> str:
+    async def meeting_host(self, shared: Sequence[SharedPlace] = (), homes: Sequence[Home] = ()) -> str:
         """Return the address at which the ranks meet: of rank 0's machine, or loopback if all are there.
 
-        shared: what each machine must see. Raises RankLost, and InvalidValue if one does not.
+        shared: what each machine must see. homes: planned machine of each rank; empty: any. Raises RankLost, also if a
+        rank is on another machine although its own is alive, and InvalidValue if a machine does not see a place.
         """
         await asyncio.to_thread(require_places, shared)
         calls = [_of_peer(rank, peer.host.remote(tuple(shared))) for rank, peer in enumerate(self._peers, 1)]
-        others = await asyncio.gather(*calls)
-        return meeting_host([ray.util.get_node_ip_address(), *others] if others else [])
+        try:
+            async with asyncio.timeout(START_S if homes else None):
+                hosts = [own_host(), *await asyncio.gather(*calls)]
+        except TimeoutError as error:
+            raise RankLost(f"a rank has not started on its machine within {START_S:.0f} s: see `ray status`") from error
+        if homes:
+            self.moved = moved_ranks(homes, hosts, await asyncio.to_thread(ray.nodes))
+        return meeting_host([host.address for host in hosts])
 
     async def start(self, settings: TrainSettings, master: str) -> None:
         """Build rank 0 and all peers, which meet at `master`."""

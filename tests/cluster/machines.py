@@ -36,8 +36,8 @@ from tests.cluster.plan import (
 WAIT_S = 60.0
 STORE_BYTES = 80 << 20
 INIT = (
-    "mount --make-rprivate / && mount -t tmpfs tmpfs {private} && mount -t tmpfs tmpfs /dev/shm && {more} "
-    "touch {ready} && while :; do sleep 1000 & wait; done"
+    "hostname {name} && mount --make-rprivate / && mount -t tmpfs tmpfs {private} && mount -t tmpfs tmpfs /dev/shm && "
+    "{more} touch {ready} && while :; do sleep 1000 & wait; done"
 )
 """First process of a machine: it reaps the others, which end with it. Its folder for temporary files is its own."""
 
@@ -89,8 +89,8 @@ class Machines:
                 _call(command)
         ready.unlink(missing_ok=True)
         more = f"mount -t tmpfs tmpfs {self.shared} &&" if unshared else ""
-        script = INIT.format(private=self._private, more=more, ready=ready)
-        inner = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", script]
+        script = INIT.format(name=machine.name, private=self._private, more=more, ready=ready)
+        inner = ["unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", script]
         holder = subprocess.Popen(["ip", "netns", "exec", machine.name, *inner], stderr=subprocess.DEVNULL)
         self._holders.append(holder)
         wait_for(ready.exists, f"machine {number}")
@@ -115,7 +115,7 @@ class Machines:
 
     def command(self, number: int, words: Sequence[str]) -> list[str]:
         """Return the command that runs a program on a machine."""
-        return ["nsenter", "--target", str(self._inits[number].pid), "--mount", "--net", "--pid", *words]
+        return ["nsenter", "--target", str(self._inits[number].pid), "--uts", "--mount", "--net", "--pid", *words]
 
     def call(self, number: int, words: Sequence[str], timeout_s: float = WAIT_S) -> str:
         """Run a program on a machine, and return what it prints. Raises CalledProcessError."""

@@ -110,11 +110,11 @@ def on_three_machines(machines: Machines, reference: Reference) -> str:
     wide = {n: beyond(sockets[n], machines.machines[n - 1].address) for n in numbers}
     assert run.end() == 0, run.text[-3000:]
     assert run.digests() == reference.digests
-    assert places[RANK] == [2], f"rank 1 is on machine {places[RANK]}"
+    assert places == {RANK: [2], ENGINE: [3]}, f"rank 1 and engine are on machines {places}"
     assert not any(wide.values()), wide
     own = sum(not socket.is_ray_s for every in sockets.values() for socket in every)
     return (
-        f"the same {STEPS} digests; ranks on machines 1 and 2, engine on {places[ENGINE]}; "
+        f"the same {STEPS} digests; ranks on machines 1 and 2, engine on 3; "
         f"{own} sockets of the run, none beyond {machines.machines[0].address}/24"
     )
 
@@ -136,7 +136,7 @@ def machine_lost(number: int) -> Callable[[Machines, Reference], str]:
         run.until(1)
         had = [kind.removeprefix("ray::") for kind in (RANK, ENGINE) if count(machines, number, kind)]
         where = {n: processes for n in (1, 2, 3) if (processes := ranks_and_engines(machines, n))}
-        assert had or number != 2, f"machine 2 has no rank to lose: {where}"
+        assert had, f"machine {number} has no process to lose: {where}"
         machines.kill(number)
         begun, before = time.monotonic(), run.version
         run.until(min(before + 2, STEPS))
@@ -145,7 +145,7 @@ def machine_lost(number: int) -> Callable[[Machines, Reference], str]:
         machines.start(number)
         machines.start_ray(number)
         assert run.digests() == reference.digests
-        lost = " and ".join(had) or "no process"
+        lost = " and ".join(had)
         return f"lost after version {before} with {lost}; two more {seconds:.0f} s later; the same digests at the end"
 
     return scene

@@ -10,6 +10,7 @@ import concurrent.futures
 import contextlib
 import hashlib
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -100,7 +101,7 @@ class Parts:
         parts = self
 
         class ScriptedTrainer:
-            async def run(self, address: RunAddress, settings: TrainSettings, peers: Any) -> int:
+            async def run(self, address: RunAddress, settings: TrainSettings, peers: Any, *_: Any) -> int:
                 await parts.ranks.reset()
                 async with join_run(address, "trainer") as worker:
                     await worker.join({})
@@ -143,6 +144,7 @@ class LocalCluster:
 
     def __init__(self, gpus: tuple[int, ...], *_: Any) -> None:
         self.nodes = [GpuNode(f"node{n}", f"10.0.0.{n}", count, count) for n, count in enumerate(gpus)]
+        self.homes: list[GpuNode] = []
         self._loop = asyncio.get_event_loop()
         self._calls: list[concurrent.futures.Future[Any]] = []
         self.actors: list[_Handle] = []
@@ -162,8 +164,9 @@ class LocalCluster:
         for call in actor.calls:
             call.cancel()
 
-    def serve(self, app: Any, name: str) -> None:
-        self.call(app)
+    def serve(self, apps: Sequence[Any], run: str) -> None:
+        for app in apps:
+            self.call(app)
 
     def stop(self) -> None:
         for call in self._calls:

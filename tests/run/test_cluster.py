@@ -18,10 +18,14 @@ from ray._private import auto_init_hook, services, worker
 from ray._private.node import Node
 from ray._private.ray_constants import PROCESS_TYPE_DASHBOARD_AGENT, PROCESS_TYPE_RUNTIME_ENV_AGENT
 from ray.exceptions import RaySystemError
+from ray.util.placement_group import NODE_ID_LABEL_KEY
 
 from slime_events.app.launch.cluster import MODE_NAME, QUIET, Cluster
 from slime_events.app.launch.own_ray import ONLOOKERS, PORTS, STAND_IN
+from slime_events.app.launch.rank_places import cpu_nodes
 from slime_events.app.launch.run_lock import MARK
+from slime_events.app.launch.run_placement import plan_placement
+from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.own_python import ROOT
 from slime_events.plugins.loader import load_function
 from tests import made
@@ -46,6 +50,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     command_of = services._build_python_executable_command_memory_profileable
     monkeypatch.setattr(services, "_build_python_executable_command_memory_profileable", command_of)
     monkeypatch.setattr("slime_events.app.launch.cluster.gpu_nodes", list)
+    monkeypatch.setattr("slime_events.app.launch.cluster.cpu_nodes", list)
     monkeypatch.setattr(auto_init_hook, "enable_auto_connect", True)
     monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)
     for name, value in QUIET.items():
@@ -123,10 +128,10 @@ def test_variables_of_the_network_and_the_launch_s_mark_reach_other_machines(
 def test_a_process_of_the_launcher_s_machine_and_a_rank_on_cpus_have_their_node(
     begun: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen: list[Any] = []
+    chosen: list[dict[str, Any]] = []
 
-    def options(name: str, scheduling_strategy: Any = None) -> Any:
-        chosen.append(scheduling_strategy and (scheduling_strategy.node_id, scheduling_strategy.soft))
+    def options(name: str, **placing: Any) -> Any:
+        chosen.append(placing)
         return SimpleNamespace(remote=lambda: SimpleNamespace())
 
     monkeypatch.setattr(ray, "remote", lambda **_: lambda _: SimpleNamespace(options=options))
@@ -137,13 +142,17 @@ def test_a_process_of_the_launcher_s_machine_and_a_rank_on_cpus_have_their_node(
         {"NodeManagerAddress": where, "NodeID": node, "Alive": alive, "Resources": {}} for where, node, alive in nodes
     ]
     monkeypatch.setattr(ray, "nodes", lambda: listed)
+    two_ranks = TrainerSettings(actor_num_gpus_per_node=2)
     for address in ("10.0.0.1:6379", None):
         cluster = Cluster(address)
-        cluster.place(made.placement(ranks=2))
-        for placing in ({"here": True}, {"rank": 0}, {"rank": 1}, {}):
+        homes, settings = cpu_nodes() if address else [], made.settings(trainer=two_ranks)
+        cluster.place(plan_placement(settings, (), 0, homes))
+        for placing in ({"here": True}, {"rank": 0}, {"rank": 1}, {"rank": 1}, {}):
             cluster.actor(Late, "late", **placing)
-    assert chosen[:4] == [(own, False), (own, True), ("bb" * 28, True), None]
-    assert chosen[4:] == [None] * 4, "its own Ray is on this machine alone"
+    first, second = ({"label_selector": {NODE_ID_LABEL_KEY: node}} for node in (own, "bb" * 28))
+    elsewhere = {"fallback_strategy": [{"label_selector": {NODE_ID_LABEL_KEY: f"!{'bb' * 28}"}}]}
+    assert chosen[:5] == [first, first, second, second | elsewhere, {}], "only a lost rank may go elsewhere"
+    assert chosen[5:] == [{}] * 5, "its own Ray is on this machine alone"
 
 
 @pytest.mark.parametrize("address", [None, "127.0.0.1:1"])

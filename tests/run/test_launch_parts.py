@@ -16,7 +16,7 @@ import pytest
 from actors import ray_actors
 from schemas.runs import FinishReason, RunFinished
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.app.launch.supervisor import START_TRIES, EngineWatch
+from slime_events.app.launch.engine_watch import START_TRIES, EngineWatch
 from slime_events.model.verify import verify
 from storage.archive.reader import ArchiveReader
 from storage.jetstream.log import JetStreamLog

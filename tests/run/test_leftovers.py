@@ -39,13 +39,13 @@ def launch(address: str, folder: Path) -> None:
     """Deploy an engine, and wait to be killed. In a process of its own."""
     from ray import serve
 
-    from slime_events.app.launch.cluster import Cluster, app_of
+    from slime_events.app.launch.cluster import Cluster
     from slime_events.app.launch.own_ray import make_small
 
     make_small()  # which leaves loopback addresses as they are
     cluster = Cluster(address)
     cluster.start()
-    cluster.serve(serve.deployment(Engine, ray_actor_options={"num_cpus": 0}).bind(str(folder / "engine")), app_of("r"))
+    cluster.serve([serve.deployment(Engine, ray_actor_options={"num_cpus": 0}).bind(str(folder / "engine"))], "r")
     (folder / "ready").touch()
     time.sleep(600)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -109,8 +110,8 @@ class Placing:
         call = SimpleNamespace(remote=lambda *_: SimpleNamespace(future=concurrent.futures.Future))
         return SimpleNamespace(run=call, stop=call)
 
-    def serve(self, app: float, name: str) -> None:
-        self.placed.append(("engines", app))
+    def serve(self, apps: Sequence[float], run: str) -> None:
+        self.placed += [("engines", app) for app in apps]
 
 
 @pytest.mark.parametrize(

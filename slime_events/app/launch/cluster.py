@@ -8,19 +8,19 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from schemas.errors import DeadlineExceeded, MissingPart
-from schemas.placements import PlacementPlanned
+from schemas.placements import PlacedRole, PlacementPlanned
 from slime_events.app.launch.leftovers import end_leftovers
 from slime_events.app.launch.own_ray import make_small
-from slime_events.app.launch.rank_places import RankPlaces, gpu_nodes
-from slime_events.app.launch.ray_machines import on_node, own_node, ray_machines
+from slime_events.app.launch.rank_places import RankPlaces, cpu_nodes, gpu_nodes
+from slime_events.app.launch.ray_machines import on_node, own_node
 from slime_events.app.launch.run_lock import MARK
+from slime_events.core.planning.homes import Home, homes_of
 from slime_events.core.planning.placement import GpuNode
-from slime_events.core.planning.rank_homes import rank_homes
 from slime_events.core.run.network import carried_variables
 from slime_events.core.run.own_python import own_path
 from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, inherited, restored, yield_to_others
@@ -46,6 +46,8 @@ OBJECT_STORE_BYTES = 256 * 1024 * 1024
 OBJECT_STORE_LIMIT = 8 * 1024**3
 """Largest size. A batch of 2,048 samples of 32,768 tokens takes 0.6 GB, and recorded log-probs as much again."""
 SHARED_MEMORY = "/dev/shm"
+MARKED = 12
+"""Characters of a launch's mark in the names of its deployments."""
 LEAVE_S, LEAVE_LOOK_S = 10.0, 0.05
 """Seconds in which a running deployment must stop before Ray ends, and seconds between checks."""
 
@@ -81,9 +83,12 @@ class Cluster:
         self._starting = threading.Lock()
         self._ended = self._deploying = False
         self._places: RankPlaces | None = None
-        self._homes: list[str] = []
+        self._homes: tuple[Home, ...] = ()
+        self._placed: set[int] = set()
         self.nodes: list[GpuNode] = []
         """Machines with GPUs, set by `start`."""
+        self.homes: list[GpuNode] = []
+        """All machines of a Ray that was joined, this one first, set by `start`."""
 
     def start(self) -> None:
         """Start or join Ray. Blocks for some seconds: call it in a thread.
@@ -131,20 +136,19 @@ class Cluster:
         # Ray prints a message about each process that died to the terminal. The run reports what a death means; Ray's
         # messages go to the log.
         ray._private.worker.print_to_stdstream = _log_ray
-        self.nodes = gpu_nodes()
+        self.nodes, self.homes = gpu_nodes(), cpu_nodes() if self._address else []
 
     def place(self, planned: PlacementPlanned) -> None:
         """Reserve the planned bundles of all ranks, so that engines fit beside them.
 
-        On CPUs ranks are spread over the machines of a Ray that was joined. Blocks for some seconds: call it in a
-        thread. Raises DeadlineExceeded if Ray does not give the GPUs, or after `stop`.
+        On CPUs ranks go to the planned machines. Blocks for some seconds: call it in a thread. Raises DeadlineExceeded
+        if Ray does not give the GPUs, or after `stop`.
         """
         with self._starting:
             if self._ended:
                 raise DeadlineExceeded("the trainer's ranks got no GPUs: the run is ending")
             self._places = RankPlaces.reserve(planned, lambda: self._ended)
-            if self._places is None and self._address and planned.ranks:
-                self._homes = rank_homes(planned.ranks, _nodes())
+            self._homes = homes_of(planned, PlacedRole.RANK)
 
     def actor(
         self,
@@ -167,27 +171,32 @@ class Cluster:
 
         own = {"runtime_env": {"env_vars": dict(env)}} if env else {}
         remote = ray.remote(num_cpus=0, num_gpus=gpus or 0, max_restarts=0, **own)(cls)
-        where = self._where(here=here, rank=rank)
-        placed = remote.options(name=name, **({"scheduling_strategy": where} if where else {}))
-        actor = placed.remote(*args)
+        actor = remote.options(name=name, **self._where(here=here, rank=rank)).remote(*args)
         if nice or gpus == 0:
             actor.__ray_call__.remote(_settle, nice, gpus == 0)
         return actor
 
-    def _where(self, *, here: bool, rank: int | None) -> Any:
-        """Return the scheduling strategy of an actor; None if any machine will do."""
-        if rank is not None:
-            if self._places is not None:
-                return self._places.of(rank)
-            return on_node(self._homes[rank], soft=True) if self._homes else None
-        return on_node(own_node()) if here and self._address else None
+    def _where(self, *, here: bool, rank: int | None) -> dict[str, Any]:
+        """Return the options that place an actor; none if any machine will do.
+
+        A rank that starts again goes to another machine if its own is lost.
+        """
+        if rank is None:
+            return on_node(own_node()) if here and self._address else {}
+        if self._places is not None:
+            return {"scheduling_strategy": self._places.of(rank)}
+        if not self._homes:
+            return {}
+        again = rank in self._placed
+        self._placed.add(rank)
+        return on_node(self._homes[rank].node, or_elsewhere=again)
 
     def end_leftovers(self, mark: str, run: str) -> int:
         """End the processes of a killed launcher of the run on all machines, and return their number. Blocks.
 
         mark: its value of MARK.
         """
-        return end_leftovers(mark, app_of(run))
+        return end_leftovers(mark, app_of(run, mark))
 
     def kill(self, actor: Any) -> None:
         """End an actor's process."""
@@ -195,16 +204,18 @@ class Cluster:
 
         ray.kill(actor)
 
-    def serve(self, app: Any, name: str) -> None:
-        """Deploy without an HTTP proxy, as rollouts pass through the log. Blocks until the replicas run."""
+    def serve(self, apps: Sequence[Any], run: str) -> None:
+        """Deploy a run's engines, without an HTTP proxy, as rollouts pass through the log. Blocks until they run."""
         from ray import serve
 
+        first = app_of(run, os.environ.get(MARK, ""))
+        named = {f"{first}-{number}": app for number, app in enumerate(apps)}
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         self._deploying = True
         try:
             serve.start(http_options={"location": "NoServer"}, logging_config={"log_level": "WARNING"})
-            self._apps.append(name)
-            serve.run(app, name=name, route_prefix=None)
+            self._apps.extend(named)
+            serve.run_many([serve.RunTarget(app, name=name, route_prefix=None) for name, app in named.items()])
         finally:
             self._deploying = False
 
@@ -276,15 +287,11 @@ def _settle(_: object, nice: int, hides_gpus: bool) -> None:
     yield_to_others(nice)
 
 
-def app_of(run: str) -> str:
-    """Return the name of the deployment of a run's engines."""
-    return f"rollout-{run}"
-
-
-def _nodes() -> list[str]:
-    """Return the ids of the machines of this Ray: this one, then the others in the order of their addresses."""
-    own = own_node()
-    return [own, *(machine.node for machine in ray_machines() if machine.node != own)]
+def app_of(run: str, mark: str) -> str:
+    """Return the beginning of the names of the deployments of a run's engines. mark: of its launch, as two users of a
+    Ray may have runs of the same name.
+    """
+    return f"rollout-{run}-{mark[:MARKED]}"
 
 
 def _log_ray(data: dict[str, Any], ignore_prefix: bool = False) -> None:

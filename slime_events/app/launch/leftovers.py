@@ -17,16 +17,17 @@ END_S = 60.0
 
 
 def end_leftovers(mark: str, app: str) -> int:
-    """Delete the engines' deployment and end processes with the mark on each machine. Returns their number.
+    """Delete the engines' deployments and end processes with the mark on each machine. Returns their number.
 
-    mark: value of MARK of the killed launcher. app: name of the deployment. Blocks for some seconds. Ignores machines
-    that do not reply: what is left there can append nothing, because its incarnation is over.
+    mark: value of MARK of the killed launcher. app: beginning of the deployments' names. Blocks for some seconds.
+    Ignores machines that do not reply: what is left there can append nothing, because its incarnation is over.
     """
     import ray
     from ray import serve
 
-    if app in serve.status().applications:
-        serve.delete(app)  # otherwise Serve would replace each engine that is ended
+    for name in serve.status().applications:
+        if name.startswith(app):
+            serve.delete(name)  # otherwise Serve would replace each engine that is ended
     task = ray.remote(num_cpus=0, max_retries=0)(_end_here)
     calls = [task.options(scheduling_strategy=machine.only).remote(mark) for machine in ray_machines()]
     done, _ = ray.wait(calls, num_returns=len(calls), timeout=END_S) if calls else ([], [])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from schemas.errors import DeadlineExceeded
 from schemas.placements import PlacedRole, PlacementPlanned
-from slime_events.app.launch.ray_machines import ray_machines
+from slime_events.app.launch.ray_machines import own_node, ray_machines
 from slime_events.core.machine.gpus import gpus
 from slime_events.core.planning.placement import GpuNode
 
@@ -36,6 +36,13 @@ def gpu_nodes() -> list[GpuNode]:
         for machine in ray_machines()
         if machine.gpus
     ]
+
+
+def cpu_nodes() -> list[GpuNode]:
+    """Return all machines of the Ray that this process has joined, without GPUs: this one first, then by address."""
+    own = own_node()
+    machines = sorted(ray_machines(), key=lambda machine: machine.node != own)
+    return [GpuNode(machine.node, machine.address, 0, 0) for machine in machines]
 
 
 class RankPlaces:

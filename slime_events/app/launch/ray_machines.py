@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from schemas.doc import doc
 from schemas.redaction import shown
+from slime_events.core.planning.homes import at_home
 
 if TYPE_CHECKING:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -28,7 +29,9 @@ class RayMachine:
     @property
     def only(self) -> NodeAffinitySchedulingStrategy:
         """The scheduling strategy of a task or an actor that may run on this machine alone."""
-        return on_node(self.node)
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return NodeAffinitySchedulingStrategy(self.node, soft=False)
 
 
 def ray_machines() -> list[RayMachine]:
@@ -60,11 +63,11 @@ def lost_of(nodes: list[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def on_node(node: str, *, soft: bool = False) -> NodeAffinitySchedulingStrategy:
-    """Return the scheduling strategy of a machine by its id. soft: any other machine will do if it is gone."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+def on_node(node: str, *, or_elsewhere: bool = False) -> dict[str, Any]:
+    """Return the options of an actor on a machine. or_elsewhere: any other machine will do if that one is lost."""
+    from ray.util.placement_group import NODE_ID_LABEL_KEY
 
-    return NodeAffinitySchedulingStrategy(node, soft=soft)
+    return at_home(NODE_ID_LABEL_KEY, node, or_elsewhere=or_elsewhere)
 
 
 def own_node() -> str:

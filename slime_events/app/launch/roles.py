@@ -7,11 +7,12 @@ from typing import Any
 from actors.inbox_actor import InboxActor
 from actors.ray_actors import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
 from schemas.errors import RankLost, SlimeEventsError
-from schemas.placements import PlacedRole, PlacementPlanned
+from schemas.placements import PlacedRole, PlacementPlanned, PlannedBundles
 from schemas.redaction import shown
 from slime_events.app.launch.abandonable import in_thread
-from slime_events.app.launch.cluster import Cluster, app_of
+from slime_events.app.launch.cluster import Cluster
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.planning.homes import homes_of
 from slime_events.core.run.process_environment import NICE_BACKGROUND, NICE_TRAINING, rank_variables
 from slime_events.core.run.run_address import RunAddress
 
@@ -35,8 +36,7 @@ class Roles:
         self, cluster: Cluster, settings: TrainSettings, address: RunAddress, planned: PlacementPlanned
     ) -> None:
         self._cluster, self._settings, self._address = cluster, settings, address
-        self._bundles = {bundles.role: bundles for bundles in planned.bundles}
-        """Bundles of each kind of process. Those of ranks on other machines are equal in size."""
+        self._planned = planned
         self._classes = _classes_of(settings)
         self._actors: dict[str, list[Any]] = {}
         self._starts: dict[str, int] = {}
@@ -97,14 +97,19 @@ class Roles:
         from serve_apps.deployment import rollout_app  # imports Ray Serve: half a second that no other role waits for
         from serve_apps.rollouts.generate.function import generate_setup
 
-        app = rollout_app(
-            self._address,
-            self._settings.engine,
-            self._settings.reward,
-            bundle=self._bundles[PlacedRole.ENGINE],
-            generate=generate_setup(self._settings),
-        )
-        self._cluster.serve(app, app_of(self._address.run))
+        homes, generate = homes_of(self._planned, PlacedRole.ENGINE), generate_setup(self._settings)
+        apps = [
+            rollout_app(
+                self._address,
+                self._settings.engine,
+                self._settings.reward,
+                bundle=bundles,
+                home=homes[bundles.members[0]] if homes else None,
+                generate=generate,
+            )
+            for bundles in self._bundles_of(PlacedRole.ENGINE)
+        ]
+        self._cluster.serve(apps, self._address.run)
 
     def _run(self, role: str) -> Any:
         """Call a role's actor, and return Ray's reference. The ranks of a trainer start together."""
@@ -114,6 +119,7 @@ class Roles:
             gpus, folder = self._gpus_of_a_rank(), self._address.folder
             peers = range(1, self._settings.trainer.world_size)
             arguments.append([self._actor(RankActor, role, f"rank{r}", folder, r, gpus=gpus, rank=r) for r in peers])
+            arguments.append(homes_of(self._planned, PlacedRole.RANK))
             return self._actor(cls, role, gpus=gpus, rank=0).run.remote(*arguments)
         return self._actor(cls, role).run.remote(*arguments)
 
@@ -122,7 +128,10 @@ class Roles:
         device = self._settings.engine.device
         if device != "cuda":
             return 0.0 if device == "cpu" else None
-        return self._bundles[PlacedRole.RANK].gpus
+        return self._bundles_of(PlacedRole.RANK)[0].gpus  # equal on all machines
+
+    def _bundles_of(self, role: PlacedRole) -> list[PlannedBundles]:
+        return [bundles for bundles in self._planned.bundles if bundles.role is role]
 
     def _actor(
         self, cls: type, role: str, name: str = "", *args: object, gpus: float | None = None, rank: int | None = None

@@ -236,7 +236,9 @@ class Launch:
 
     async def _place(self, cluster: Cluster, worker: Participant, incarnation: Incarnation) -> PlacementPlanned:
         """Record where the run's processes will be, or refuse a run that has too few GPUs; then reserve the GPUs."""
-        planned = await asyncio.to_thread(plan_placement, self._settings, cluster.nodes, incarnation.number)
+        planned = await asyncio.to_thread(
+            plan_placement, self._settings, cluster.nodes, incarnation.number, cluster.homes
+        )
         await worker.append([planned])
         await asyncio.to_thread(cluster.place, planned)
         if split := split_of(planned):

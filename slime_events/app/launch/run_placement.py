@@ -14,21 +14,26 @@ from slime_events.app.launch.plan_preflight import changes_text
 from slime_events.app.launch.run_plan import planned_model
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.planning.assumptions import Assumptions
-from slime_events.core.planning.bundles import bundles_of
+from slime_events.core.planning.bundles import bundles_of, bundles_on_cpus
 from slime_events.core.planning.needs import Needs
 from slime_events.core.planning.placement import GpuNode
 from slime_events.core.planning.plan import Plan, make_plan
 
 
-def plan_placement(settings: TrainSettings, nodes: Sequence[GpuNode], incarnation: int) -> PlacementPlanned:
+def plan_placement(
+    settings: TrainSettings, nodes: Sequence[GpuNode], incarnation: int, homes: Sequence[GpuNode] = ()
+) -> PlacementPlanned:
     """Return the placement of a run. nodes: machines with GPUs, with those that are free now.
+
+    homes: all machines for processes on CPUs, the launcher's first; empty if there is only this one.
 
     Raises InvalidValue if they are too few, with what is missing and the smallest changes that would fit.
     """
     needs, on_gpus = Needs.of(settings), settings.engine.device == "cuda"
     if not on_gpus:
         check_count(settings.engine.device, needs, nodes)
-        return _placement(needs, (), incarnation, None)
+        engines = 0 if settings.debug.debug_train_only else settings.engine.replicas
+        return _placement(replace(needs, engines=engines), homes if len(homes) > 1 else (), incarnation, None)
     model = planned_model(settings)
     free = tuple(node.free for node in nodes if node.free)
     facts = replace(facts_of(machines(settings.run.ray_address)), gpus=free, source="Ray")
@@ -41,7 +46,7 @@ def plan_placement(settings: TrainSettings, nodes: Sequence[GpuNode], incarnatio
 
 
 def _placement(needs: Needs, nodes: Sequence[GpuNode], incarnation: int, plan: Plan | None) -> PlacementPlanned:
-    bundles = bundles_of(needs, nodes, on_gpus=plan is not None)
+    bundles = bundles_of(needs, nodes, on_gpus=True) if plan else bundles_on_cpus(needs, [node.id for node in nodes])
     assert bundles is not None, "what is not refused has places"
     return PlacementPlanned(
         incarnation=incarnation,

@@ -17,13 +17,15 @@ from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.trainers import Fidelity, TrainerRestored
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.app.launch.engine_processes import ROLE, EngineProcesses
+from slime_events.app.launch.engine_processes import EngineProcesses
+from slime_events.app.launch.engine_watch import EngineWatch
 from slime_events.app.launch.refusal_watch import RefusalWatch, refused_prompts
 from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, GATEWAY, Roles, error_of, is_lost, reason_of
 from slime_events.app.launch.run_announcement import FAIL_DEADLINE_S, announce_failure
 from slime_events.app.launch.view import View
 from slime_events.app.launch.zero_rewards import ZeroRewardWatch
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.planning.homes import MOVED
 from slime_events.core.run.participant import Participant, run_events_before
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.keeper import StateKeeper
@@ -51,7 +53,6 @@ LEAST_FREE_BYTES = 16 * 1024 * 1024
 LOOK_S = 0.5
 READ_S = 0.25
 """Seconds between reads of the log. Only a person watches, and no step waits for it."""
-START_TRIES = 2
 FOREIGN = 10
 """Number of foreign records that are reported one by one."""
 FILTERED = 10
@@ -277,33 +278,6 @@ class Restarts:
         return count < self._most
 
 
-class EngineWatch:
-    """A fold that reports lost and replaced engines. replicas: engines of the run; others replace a lost one."""
-
-    def __init__(self, replicas: int) -> None:
-        self._replicas = replicas
-        self._joined = 0
-        self._lost: list[str] = []
-
-    def apply(self, event: Event) -> str | None:
-        """Fold one event in, and return a sentence if it is news."""
-        if not isinstance(event, WorkerLost | WorkerJoined) or event.role != ROLE:
-            return None
-        if isinstance(event, WorkerLost):
-            self._lost.append(event.reason)
-            return f"{event.worker} is lost: {event.reason}"
-        self._joined += 1
-        news = f"{event.worker} replaces a lost engine (started in {sum(event.seconds.values()):.0f} s)"
-        return news if self._joined > self._replicas else None
-
-    @property
-    def hopeless(self) -> str | None:
-        """Why no engine can join: `START_TRIES` starts per replica have failed, and none has succeeded."""
-        if self._joined or len(self._lost) < START_TRIES * self._replicas:
-            return None
-        return f"{len(self._lost)} starts of an engine failed, the last of them with: {self._lost[-1]}"
-
-
 class ForeignWatch:
     """A fold of records that are not events of the run. Reports the first ones, then at each tenfold count."""
 
@@ -384,10 +358,14 @@ class RejectionWatch:
 
 
 def _news_of(event: Event, folder: RunFolder) -> str | None:
-    """Return the address of a gateway that joins, or the difference that a replacement trainer makes."""
+    """Return the address of a gateway that joins, where a process is that lost its machine, or the difference that a
+    replacement trainer makes.
+    """
     if isinstance(event, WorkerJoined) and event.role == GATEWAY:
         token = f"for a token of a source: `slime-events gateway {folder.named} --issue NAME`"
         return f"the gateway is at {event.facts['url']}; {token}"
+    if isinstance(event, WorkerJoined) and (moved := event.facts.get(MOVED)):
+        return f"{event.worker}: {moved}"
     if not isinstance(event, TrainerRestored) or event.optimizer is Fidelity.EXACT:
         return None
     why = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from schemas.placements import PackStrategy, PlacedRole, PlacementPlanned, PlannedBundles
+from slime_events.core.planning.homes import engine_homes, rank_homes
 from slime_events.core.planning.needs import Needs
 from slime_events.core.planning.placement import GpuNode, count_ranks, order_ranks, split_groups
 
@@ -17,7 +18,7 @@ def bundles_of(needs: Needs, nodes: Sequence[GpuNode], *, on_gpus: bool) -> tupl
     belongs on a machine of the ranks.
     """
     if not on_gpus:
-        return (*_on_cpus(PlacedRole.RANK, needs.ranks), *_on_cpus(PlacedRole.ENGINE, needs.engines))
+        return bundles_on_cpus(needs, ())
     counts = count_ranks([node.free for node in nodes], needs.request)
     if counts is None:
         return None
@@ -40,9 +41,28 @@ def bundles_of(needs: Needs, nodes: Sequence[GpuNode], *, on_gpus: bool) -> tupl
     return (*ranks, engines) if needs.engines else tuple(ranks)
 
 
-def _on_cpus(role: PlacedRole, count: int) -> tuple[PlannedBundles, ...]:
-    """Return the bundles of processes on CPUs: Ray counts nothing for them, so they need no group."""
-    return (PlannedBundles(role=role, members=tuple(range(count)), gpus=0.0),) if count else ()
+def bundles_on_cpus(needs: Needs, nodes: Sequence[str]) -> tuple[PlannedBundles, ...]:
+    """Return the bundles of ranks and engines on CPUs, by machine. Ray counts nothing for them: they need no group.
+
+    nodes: ids of the machines, the launcher's first; if there is one, or none, bundles name no machine.
+    """
+    if len(nodes) < 2:
+        return (*_on_cpus(PlacedRole.RANK, [""] * needs.ranks), *_on_cpus(PlacedRole.ENGINE, [""] * needs.engines))
+    ranks, engines = rank_homes(needs.ranks, nodes, needs.together), engine_homes(needs.engines, nodes)
+    return (*_on_cpus(PlacedRole.RANK, ranks), *_on_cpus(PlacedRole.ENGINE, engines))
+
+
+def _on_cpus(role: PlacedRole, homes: Sequence[str]) -> tuple[PlannedBundles, ...]:
+    """Return a bundle for each node. homes: node of each member; empty: any node."""
+    return tuple(
+        PlannedBundles(
+            role=role,
+            members=tuple(member for member, home in enumerate(homes) if home == node),
+            gpus=0.0,
+            nodes=(node,) if node else (),
+        )
+        for node in dict.fromkeys(homes)
+    )
 
 
 def split_of(planned: PlacementPlanned) -> int:
