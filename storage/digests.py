@@ -21,6 +21,8 @@ from schemas.doc import doc
 TensorBytes = bytes | bytearray | memoryview
 SHA256 = r"\A[0-9a-f]{64}\Z"
 """Pattern of a hex sha256. Text from outside must match it before it becomes a part of a path."""
+AT_HAND_BYTES = 256 * 1024
+"""Smaller tensors are hashed by the calling thread, as a hand-over to another one takes as long as their hashing."""
 AT_ONCE_BYTES = 1024**3
 """Most bytes of tensors that are hashed or wait: tensors of an accelerator are copied to the host."""
 
@@ -44,6 +46,15 @@ def hashing() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="hashing")
 
 
+def digest_soon(dtype: str, shape: Iterable[int], data: TensorBytes) -> Future[TensorDigest]:
+    """Return the digest of a tensor, which a thread computes if the tensor is large."""
+    if memoryview(data).nbytes >= AT_HAND_BYTES:
+        return hashing().submit(TensorDigest.of, dtype, shape, data)
+    done = Future[TensorDigest]()
+    done.set_result(TensorDigest.of(dtype, shape, data))
+    return done
+
+
 def tensor_digests(named: Iterable[tuple[str, tuple[str, Iterable[int], TensorBytes]]]) -> dict[str, TensorDigest]:
     """Return digests by name, of (name, (dtype, shape, bytes)). Only AT_ONCE_BYTES of a stream are held."""
     digests, under_way = dict[str, Future[TensorDigest]](), deque[tuple[str, int]]()
@@ -54,7 +65,7 @@ def tensor_digests(named: Iterable[tuple[str, tuple[str, Iterable[int], TensorBy
             first, freed = under_way.popleft()
             digests[first].result()
             held -= freed
-        digests[name] = hashing().submit(TensorDigest.of, *tensor)
+        digests[name] = digest_soon(*tensor)
         under_way.append((name, size))
         held += size
     return {name: digest.result() for name, digest in digests.items()}

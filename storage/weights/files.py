@@ -18,7 +18,7 @@ import msgspec
 from schemas.doc import doc
 from schemas.errors import CheckpointMismatch, WeightsDamaged
 from schemas.outside_json import read_json
-from storage.digests import TensorDigest, hashing
+from storage.digests import TensorDigest, digest_soon
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined]  # a typing-only name before Python 3.12
@@ -80,7 +80,7 @@ def write_shard(
     path: Path, tensors: Mapping[str, TensorView], *, durable: bool, metadata: Mapping[str, str] = PYTORCH
 ) -> dict[str, TensorDigest]:
     """Write one safetensors file, and return its tensors' digests, computed meanwhile."""
-    digests = {name: hashing().submit(TensorDigest.of, *tensor) for name, tensor in tensors.items()}
+    digests = {name: digest_soon(*tensor) for name, tensor in tensors.items()}
     # Wide elements first, so that every tensor is aligned for its dtype.
     order = sorted(tensors, key=lambda name: (-ITEM_BYTES[tensors[name].dtype], name))
     with path.open("xb", buffering=0) as file:

@@ -22,6 +22,7 @@ def test_it_is_over_lines_in_the_order_of_names() -> None:
 def test_a_stream_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors are hashed side by side, few of them at a time, in any order of ends."""
     monkeypatch.setattr("storage.digests.AT_ONCE_BYTES", 3000)
+    monkeypatch.setattr("storage.digests.AT_HAND_BYTES", 0)
     held, most = 0, 0
 
     class Counted(bytearray):
@@ -50,3 +51,12 @@ def test_any_other_tensor_is_another_digest(changes: dict[str, object]) -> None:
     other = TENSORS | {"a": msgspec.structs.replace(TENSORS["a"], **changes)}  # type: ignore[arg-type]
     assert weights_digest(other) != weights_digest(TENSORS)
     assert weights_digest({"c": TENSORS["a"], "b": TENSORS["b"]}) != weights_digest(TENSORS)
+
+
+def test_small_and_large_tensors_have_digests_of_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calling thread hashes the first and the threads the rest."""
+    monkeypatch.setattr("storage.digests.AT_HAND_BYTES", 100)
+    named = {str(size): ("U8", (size,), bytes([size % 256]) * size) for size in (0, 1, 99, 100, 101, 1000)}
+    assert {name: digest.sha256 for name, digest in tensor_digests(named.items()).items()} == {
+        name: hashlib.sha256(data).hexdigest() for name, (_, _, data) in named.items()
+    }
