@@ -176,7 +176,7 @@ class EngineWeights:
             finally:
                 self._next = None
                 self._notify()
-        await self._commit.append([Append(self._worker.enclose(activated))])
+            await self._commit.append([Append(self._worker.enclose(activated))])
 
     async def _published(self, version: int) -> tuple[WeightsPublished, int]:
         """Return a version's event and its time [UTC nanoseconds]. Raises WeightsDamaged.
