@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple, Self
 
 from schemas.errors import InvalidSubject
 from schemas.event import Event, type_of
@@ -125,9 +126,36 @@ def early_notifications(run: str, listener: str) -> str:
     return f"slime.{check_token(run, 'run name')}.early.{check_token(listener, 'name')}"
 
 
-def roll_call(run: str, queue: str) -> str:
-    """Return the subject prefix on which the takers of a queue report what they hold; not stored."""
-    return f"slime.{check_token(run, 'run name')}.roll.{check_token(queue, 'queue')}"
+class RollCallSubjects(NamedTuple):
+    """Subjects on which the takers of a queue report what they hold; nothing is stored.
+
+    Each is a prefix: a subscription has one more token. The takers that listen to all others report on their own one.
+    """
+
+    prefix: str
+
+    @classmethod
+    def of(cls, run: str, queue: str) -> Self:
+        """Return those of a queue."""
+        return cls(f"slime.{check_token(run, 'run name')}.roll.{check_token(queue, 'queue')}")
+
+    @property
+    def of_listeners(self) -> str:
+        """Prefix of the calls of all listeners."""
+        return f"{self.prefix}.listener"
+
+    @property
+    def of_others(self) -> str:
+        """Prefix of the calls of all takers that do not listen."""
+        return self.of_taker("*")
+
+    def of_taker(self, name: str) -> str:
+        """Return the prefix of the calls of one taker that does not listen."""
+        return f"{self.prefix}.taker.{name}"
+
+    def call_of(self, name: str, *, listens: bool) -> str:
+        """Return the subject of a taker's call."""
+        return f"{self.of_listeners}.{name}" if listens else f"{self.of_taker(name)}.call"
 
 
 @lru_cache(maxsize=256)

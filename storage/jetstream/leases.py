@@ -5,34 +5,20 @@
     loose and held by no taker two calls later -> orphans: the keeper returns them to the queue
     the server counts more events in work than the takers hold, for several leases -> the keeper looks up all
 
-The keeper is the taker with the smallest name among those that know the whole queue. All takers listen, so another one
-continues if the keeper is lost.
+The keeper is the listener with the smallest name among those that know the whole queue. A few takers listen to all
+calls (storage/jetstream/listeners.py), so another one continues if the keeper is lost.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Annotated
 
-import msgspec
+from storage.jetstream.call import Call
+from storage.jetstream.own_time import CALLS, OwnTime
 
-from schemas.doc import doc
-
-CALLS = 6
-"""Calls of each taker per lease. After half of them are missing the taker is silent; two later it has orphans."""
-_SILENT, _WAIT = 3, 2
+_SILENT, _WAIT = CALLS // 2, 2
+"""A taker is silent after that many missing calls; that many later it has orphans."""
 _COUNTS = 4
 """Consecutive surplus counts of the server, one per lease, that show a loss which no call reports."""
-
-
-class Call(msgspec.Struct, frozen=True, array_like=True):
-    """A taker's message about itself."""
-
-    taker: Annotated[str, doc("Random name of the taker.")]
-    lease_s: Annotated[float, doc("Seconds of its lease; 0: it leaves.")]
-    held: Annotated[tuple[int, ...], doc("Positions that it holds.")]
-    loose: Annotated[tuple[int, ...], doc("Positions that it released since its last call without being done.")] = ()
-    broke: Annotated[bool, doc("Its connection broke: deliveries on the way to it are lost.")] = False
-    knows: Annotated[bool, doc("See `Leases.knows`.")] = False
 
 
 @dataclass(slots=True)
@@ -43,21 +29,16 @@ class _Taker:
     lease_s: float
     held: frozenset[int]
     seen: int
+    listens: bool
     knows: bool
 
 
 class Leases:
-    """Fold of the roll calls at one taker. me: its name. lease_s: its lease.
-
-    Time advances with the taker's own calls as they return to it, so a paused machine or server, or a lost connection,
-    does not make other takers appear silent.
-    """
+    """Fold of the roll calls at a taker that listens. me: its name. lease_s: its lease."""
 
     def __init__(self, me: str, lease_s: float) -> None:
-        self.me, self._lease_s = me, lease_s
-        self.every_s = lease_s / CALLS
+        self.me, self._lease_s, self._time = me, lease_s, OwnTime(lease_s)
         self._takers: dict[str, _Taker] = {}
-        self._clock, self._heard_at, self._ticks = 0.0, 0.0, 0
         self._newest = [0] * _SILENT
         self._loose: set[int] = set()
         self._from: int | None = 1
@@ -71,9 +52,7 @@ class Leases:
         """Fold one call. Return whether it is the taker's own, after which its next step is due. now: monotonic s."""
         mine = call.taker == self.me
         if mine:
-            passed = now - self._heard_at if self._ticks else 0.0
-            self._clock += min(passed, 2 * self.every_s)
-            self._heard_at, self._ticks = now, self._ticks + 1
+            self._time.tick(now)
             self._newest = [*self._newest[1:], self._newest[-1]]
         before = self._takers.pop(call.taker, None)
         if call.broke and before is not None:
@@ -85,36 +64,39 @@ class Leases:
         self._loose -= held
         self._newest[-1] = max(self._newest[-1], max(held, default=0))
         if call.lease_s:
-            self._takers[call.taker] = _Taker(self._clock, call.lease_s, held, self._newest[0], call.knows)
+            self._takers[call.taker] = _Taker(
+                self._time.seconds, call.lease_s, held, self._newest[0], call.listens, call.knows
+            )
         if mine:
             self._tick()
         return mine
 
     def _tick(self) -> None:
         for name, taker in list(self._takers.items()):
-            if self._clock - taker.at > taker.lease_s * _SILENT / CALLS:
+            if self._time.is_silent(taker.at, taker.lease_s):
                 del self._takers[name]
                 self._loose |= taker.held
                 self._look_from(taker.seen + 1)
         if not self.knows and self._is_grown and any(taker.knows for taker in self._takers.values()):
             self.knows, self._from = True, None
-        if self._dirty and not self.is_keeper and self._clock - self._since > 2 * self._lease_s:
+        if self._dirty and not self.is_keeper and self._time.seconds - self._since > 2 * self._lease_s:
             self._from, self._dirty = None, False  # another keeper has looked
 
     def _look_from(self, position: int | None) -> None:
         if position is not None:
             self._from = position if self._from is None else min(self._from, position)
-        self._dirty, self._since = True, self._clock
+        self._dirty, self._since = True, self._time.seconds
 
     @property
     def _is_grown(self) -> bool:
         """Whether it has listened long enough to hear every live taker."""
-        return self._ticks > _SILENT
+        return self._time.ticks > _SILENT
 
     @property
     def is_keeper(self) -> bool:
         """Whether this taker returns orphans to the queue."""
-        candidates = [name for name, taker in self._takers.items() if taker.knows] or list(self._takers)
+        listeners = {name: taker for name, taker in self._takers.items() if taker.listens}
+        candidates = [name for name, taker in listeners.items() if taker.knows] or list(listeners)
         return self._is_grown and self.me == min(candidates, default="")
 
     def begin_look(self) -> int | None:
@@ -136,9 +118,9 @@ class Leases:
         """Return whether the keeper has to request the number of events in work (once per lease) and call `count`."""
         if not self.is_keeper:
             self._surplus = 0
-        if not self.is_keeper or self._dirty or self._ticks - self._counted_at < CALLS:
+        if not self.is_keeper or self._dirty or self._time.ticks - self._counted_at < CALLS:
             return False
-        self._counted_at = self._ticks
+        self._counted_at = self._time.ticks
         return True
 
     def count(self, pending: int) -> None:
@@ -157,14 +139,14 @@ class Leases:
         self.knows = True
         self._loose = {position for position in self._loose if position > floor}
         for position in (self._loose | set(delivered)) - self.held:
-            self._candidates.setdefault(position, self._ticks + _WAIT)
+            self._candidates.setdefault(position, self._time.ticks + _WAIT)
 
     def orphans(self) -> Collection[int]:
         """Return the positions to return to the queue, each once, without those that a taker holds meanwhile.
 
         They stay loose until a taker holds them.
         """
-        due = {position for position, tick in self._candidates.items() if tick <= self._ticks}
+        due = {position for position, tick in self._candidates.items() if tick <= self._time.ticks}
         if not due:
             return ()
         for position in due:
@@ -174,6 +156,11 @@ class Leases:
         return sorted(orphans)
 
     @property
+    def takers(self) -> Collection[str]:
+        """Names of the live takers."""
+        return self._takers.keys()
+
+    @property
     def held(self) -> set[int]:
         """Positions that live takers hold."""
         return set[int]().union(*(taker.held for taker in self._takers.values()))
@@ -181,4 +168,4 @@ class Leases:
     def break_off(self) -> None:
         """Restart the time of all takers after a lost connection: others may have lost theirs too."""
         for taker in self._takers.values():
-            taker.at = self._clock
+            taker.at = self._time.seconds

@@ -1,8 +1,8 @@
 """`RollCall`: renew the leases of a queue with one message per taker instead of one per event in work.
 
-A call is a NATS message that is not stored and names all that a taker holds. All takers of the queue receive it
-(storage/jetstream/leases.py). The server redelivers what the keeper returns to the queue; the server's own lease of ten
-minutes covers what no roll call has seen.
+A call is a NATS message that is not stored and names all that a taker holds. A few takers of the queue receive it
+(storage/jetstream/listeners.py) and know who holds what (storage/jetstream/leases.py). The server redelivers what the
+keeper returns to the queue; the server's own lease of ten minutes covers what no roll call has seen.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -22,8 +23,11 @@ from schemas.errors import LogUnavailable, StorageError
 from schemas.subjects import run_of_stream
 from storage.cancellation import end_all
 from storage.jetstream.answer import Answer
+from storage.jetstream.call import Call
 from storage.jetstream.connection import Connection
-from storage.jetstream.leases import Call, Leases
+from storage.jetstream.leases import Leases
+from storage.jetstream.listeners import Listeners
+from storage.jetstream.own_time import CALLS
 from storage.jetstream.pull import Pull, ephemeral
 from storage.jetstream.retry import Away
 
@@ -55,23 +59,20 @@ class RollCall:
     ) -> None:
         self._connection, self._stream, self._queue, self._subject = connection, stream, queue, subject
         self._look, self._lease_s = look, lease_s
-        self._leases = Leases(secrets.token_hex(8), lease_s)
-        self._inbox = subjects.roll_call(run_of_stream(stream), queue)
+        self._me, self._every_s = secrets.token_hex(8), lease_s / CALLS
+        self._leases, self._listeners = Leases(self._me, lease_s), Listeners(self._me, lease_s)
+        self._calls = subjects.RollCallSubjects.of(run_of_stream(stream), queue)
         self._loose: set[int] = set()
         self._broke = False
         self._due = asyncio.Event()
         self._delivered = 0
-        self._stack = contextlib.AsyncExitStack()
+        self._stack, self._listening = contextlib.AsyncExitStack(), contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> RollCall:
         """Raises AccessDenied if these credentials may not receive the calls."""
-        connection = self._connection
         try:
-            receiving = connection.receiving
-            await connection.persist(
-                lambda: self._stack.enter_async_context(receiving(self._inbox, self._hear, self._on_break))
-            )
-            await connection.persist(lambda: connection.check_receiving(self._inbox))
+            await self._receive(self._calls.of_listeners, self._stack, self._on_break)
+            await self._receive(self._calls.of_taker(self._me), self._stack)
         except BaseException:  # a cancellation too must not leave the subscription open
             await self._stack.aclose()
             raise
@@ -83,30 +84,57 @@ class RollCall:
         await end_all(*self._tasks)
         with contextlib.suppress(StorageError):
             await self._call(leaves=True)
+        await self._listening.aclose()
         await self._stack.aclose()
+
+    async def _receive(
+        self, inbox: str, stack: contextlib.AsyncExitStack, on_break: Callable[[], None] = lambda: None
+    ) -> None:
+        connection = self._connection
+        receiving = connection.receiving
+        await connection.persist(lambda: stack.enter_async_context(receiving(inbox, self._hear, on_break)))
+        await connection.persist(lambda: connection.check_receiving(inbox))
 
     def _on_break(self) -> None:
         self._broke = True
         self._leases.break_off()
+        self._listeners.break_off()
 
     def _hear(self, subject: bytes, reply: bytes, answer: Answer) -> None:
         try:
             call = msgspec.msgpack.decode(answer.data, type=Call)
         except msgspec.MsgspecError:
-            _log.warning("a message on %s is not a roll call", self._inbox)
+            _log.warning("a message on %s is not a roll call", subject.decode(errors="replace"))
             return
-        if self._leases.hear(call, time.monotonic()):
+        now = time.monotonic()
+        if self._listeners.listens:
+            self._leases.hear(call, now)
+        if self._listeners.hear(call, now):
             self._loose.difference_update(call.loose)  # the server has forwarded the call
             self._broke = self._broke and not call.broke
             self._due.set()
 
     async def _call_all(self) -> None:
+        listeners = self._listeners
         while True:
             try:
                 await self._call()
+                if listeners.is_missing:
+                    await asyncio.sleep(listeners.delay_s(random.random()))
+                    if listeners.is_missing:
+                        await self._listen()
+                        continue  # the others hear of it at once
+                elif listeners.is_surplus:
+                    listeners.listens = False
+                    await self._listening.aclose()
             except LogUnavailable:  # the connection was closed
                 return
-            await asyncio.sleep(self._leases.every_s)
+            await asyncio.sleep(self._every_s)
+
+    async def _listen(self) -> None:
+        """Listen to the calls of all takers from now on."""
+        await self._receive(self._calls.of_others, self._listening)
+        self._leases, self._listeners.listens = Leases(self._me, self._lease_s), True
 
     def check(self) -> None:
         """Raise the error that ended the calls or the keeper's part: without them a lost taker stays unnoticed.
@@ -118,22 +146,33 @@ class RollCall:
                 raise error
 
     async def _call(self, *, leaves: bool = False) -> None:
-        leases, now = self._leases, self._look(self._broke)
+        leases, listens, now = self._leases, self._listeners.listens, self._look(self._broke)
         held = tuple(now.held)
         self._loose.update(now.loose)
         lease_s = 0.0 if leaves and not held else self._lease_s
-        call = Call(leases.me, lease_s, held, tuple(self._loose), self._broke, leases.knows)
-        subject = f"{self._inbox}.call"
+        call = Call(
+            self._me,
+            lease_s,
+            held,
+            tuple(self._loose),
+            self._broke,
+            knows=listens and leases.knows,
+            listens=listens,
+            next=self._listeners.next_of(leases.takers) if listens else (),
+        )
+        subject = self._calls.call_of(self._me, listens=listens)
         self._connection.check_publishing(subject)
         with contextlib.suppress(Away):  # a taker that stays silent loses what it holds
             await self._connection.publish(subject, msgspec.msgpack.encode(call))
 
     async def _keep_all(self) -> None:
         """Do the keeper's work after each own call that the server has forwarded."""
-        leases = self._leases
         while True:
             await self._due.wait()
             self._due.clear()
+            leases = self._leases
+            if not self._listeners.listens:
+                continue
             if orphans := leases.orphans():
                 try:
                     await self._give_back(orphans)

@@ -65,8 +65,8 @@ def _events(run: VirtualRun, seconds: float) -> Iterator[str]:
 
 
 def _walls(run: VirtualRun, seconds: float) -> Iterator[str]:
-    yield f"{'part':<32} {'needed':>8}  how"
+    yield f"{'part':<38} {'needed':>8}  how"
     rows = walls(run, seconds)
     for wall in rows:
-        yield f"{wall.part:<32} {wall.share:>8.2f}  {wall.text}"
+        yield f"{wall.part:<38} {wall.share:>8.2f}  {wall.text}"
     yield f"first wall: {rows[0].part}" if rows[0].share > 1 else "no wall: each part carries this run"

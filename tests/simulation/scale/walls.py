@@ -7,7 +7,8 @@ from typing import Annotated, NamedTuple
 
 from schemas.doc import doc
 from serve_apps.rollouts.rollout_worker import LEASE_S
-from storage.jetstream.leases import CALLS
+from storage.jetstream.listeners import LISTENERS
+from storage.jetstream.own_time import CALLS
 from tests.simulation.scale.virtual_run import VirtualRun
 
 SMALL_PER_S = 16_636
@@ -39,7 +40,7 @@ def walls(run: VirtualRun, seconds: float) -> list[Wall]:
     measures, engines = run.measures, run.costs.engines
     rates = {kind: count / seconds for kind, count in measures.events.items()}
     size = {kind: statistics.fmean(sizes) for kind, sizes in measures.sizes.items()}
-    calls = engines * CALLS / LEASE_S
+    calls, listening = engines * CALLS / LEASE_S, min(engines, LISTENERS + 1)
     fold_s = measures.folding / measures.events.total()
     reading = sum(rate * (statistics.fmean(measures.decoding[kind]) + fold_s) for kind, rate in rates.items())
     deciding = (sum(measures.cycles) + sum(measures.sealing)) / seconds
@@ -50,11 +51,11 @@ def walls(run: VirtualRun, seconds: float) -> list[Wall]:
             Wall("the conductor, one core", reading + deciding, f"read and fold {reading:.2f}, decide {deciding:.2f}"),
             Wall(
                 "a server's core, roll calls",
-                engines * calls / DELIVERIES_PER_CORE,
-                f"{calls:,.0f} calls/s, each to {engines:,} takers",
+                calls * (2 * listening + 1) / DELIVERIES_PER_CORE,
+                f"{calls:,.0f} calls/s to {listening} listeners and the caller, those of listeners to all",
             ),
             Wall(
-                "each engine's core, roll calls",
+                "a listening engine's core, roll calls",
                 calls * DELIVERY_S,
                 f"{calls:,.0f} calls/s x {1e6 * DELIVERY_S:.0f} us",
             ),

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from storage.jetstream.leases import CALLS, Call, Leases
+from storage.jetstream.call import Call
+from storage.jetstream.leases import Leases
+from storage.jetstream.own_time import CALLS
 
 LEASE_S = CALLS * 1.0
 
@@ -60,6 +62,7 @@ class Queue:
             tuple(self.loose.pop(name, ())),
             name in self.broke,
             self.folds[name].knows,
+            listens=True,
         )
         self.broke.discard(name)
         for other, leases in list(self.folds.items()):
@@ -272,11 +275,11 @@ def test_one_that_leaves_with_nothing_is_no_keeper_any_more(queue: Queue) -> Non
 def test_leases_may_differ() -> None:
     """A taker with a lease ten times as long calls a tenth as often."""
     leases = Leases("a", LEASE_S)
-    slow, orphans = Call("b", 10 * LEASE_S, (7,), (), False, True), list[int]()
+    slow, orphans = Call("b", 10 * LEASE_S, (7,), (), False, knows=True), list[int]()
     for step in range(200):
         if step % 10 == 0 and step < 100:
             leases.hear(slow, float(step))
-        leases.hear(Call("a", LEASE_S, (), (), False, leases.knows), float(step))
+        leases.hear(Call("a", LEASE_S, (), (), False, leases.knows, listens=True), float(step))
         orphans += leases.orphans()
         if leases.begin_look() is not None:
             leases.looked(0, ())

@@ -17,9 +17,11 @@ import pytest
 
 from schemas.errors import AccessDenied
 from schemas.subjects import every_event
+from storage.cancellation import end_all
 from storage.jetstream.address import NatsAddress
-from storage.jetstream.leases import CALLS
+from storage.jetstream.listeners import LISTENERS
 from storage.jetstream.log import JetStreamLog
+from storage.jetstream.own_time import CALLS
 from storage.jetstream.roll_call import RollCall
 from storage.log import Consumer, Delivery, append_all
 from storage.nats.server import NatsServer
@@ -111,6 +113,34 @@ async def test_what_a_killed_process_held_comes_to_the_other_taker(tmp_path: Pat
             async with working_on(again):
                 assert await other.take(1, 2 * LEASE_S) == []
         await other.close()
+
+
+async def test_few_of_many_takers_listen_and_others_follow_them(tmp_path: Path) -> None:
+    """All that listen are lost at once, each with an event."""
+    count = 3 * LISTENERS
+    async with await NatsServer.start(tmp_path) as server, log_with_events(server, count) as log:
+        takers = [await log.consume("q", every_event("r"), lease_s=LEASE_S) for _ in range(count)]
+        held = [(await take_all(taker, 1))[0] for taker in takers]
+        roll_calls = [taker._roll_call for taker in takers]  # type: ignore[attr-defined]
+
+        async def settled() -> list[int]:
+            while not (listening := [at for at in alive if roll_calls[at]._listeners.listens])[LISTENERS - 1 :]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            return listening
+
+        alive = list(range(count))
+        async with working_on(held), asyncio.timeout(30):
+            lost = await settled()
+            await asyncio.sleep(LEASE_S)
+            lost = await settled()
+            assert len(lost) <= 2 * LISTENERS
+            await end_all(*(task for at in lost for task in roll_calls[at]._tasks))
+            alive = [at for at in alive if at not in lost]
+            again = await take_all(takers[alive[0]], len(lost))
+            assert {delivery.recorded.position for delivery in again} == {held[at].recorded.position for at in lost}
+            assert await settled() == [at for at in alive if roll_calls[at]._listeners.listens]
+        for taker in takers:
+            await taker.close()
 
 
 async def test_what_the_only_taker_held_comes_to_the_next_one(tmp_path: Path) -> None:
@@ -216,7 +246,7 @@ async def test_what_is_no_roll_call_changes_nothing(tmp_path: Path) -> None:
         consumer = await log.consume("q", every_event("r"), lease_s=LEASE_S)
         client = await nats.connect(server.url)
         for data in (b"", b"\x00", b"\x93\xa1x\x01\x90", b'{"taker": 1}'):
-            await client.publish("slime.r.roll.q.call", data)
+            await client.publish("slime.r.roll.q.listener.x", data)
         await client.flush()
         held = await take_all(consumer, 1)
         async with working_on(held):
