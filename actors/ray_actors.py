@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -171,7 +171,9 @@ class TrainerActor:
         async with join_run(address, "trainer") as worker:
             ranks = RayRanks(peers, settings.debug.save_debug_train_data)
             imported = time.perf_counter()
-            await ranks.start(settings, rendezvous_address(await ranks.meeting_host(address.shared, homes)))
+            await ranks.start(
+                settings, rendezvous_address(await ranks.meeting_host(address.shared, homes, address.secrets))
+            )
             built = time.perf_counter()
             seconds = {"imports": imported - begun, "model": built - imported}
             moved = {MOVED: ranks.moved} if ranks.moved else {}
@@ -199,10 +201,11 @@ class RankActor:
         self._number = rank
         self._rank: Backend | None = None
 
-    def host(self, shared: Sequence[SharedPlace]) -> Home:
-        """Return this rank's machine. Raises InvalidValue if it does not see a shared place."""
+    def host(self, shared: Sequence[SharedPlace], secrets: Mapping[str, str]) -> Home:
+        """Return this rank's machine. secrets: variables of URLs. Raises InvalidValue if it does not see a place."""
         from actors.trainer.rank_hosts import own_host
 
+        os.environ.update(secrets)
         require_places(shared)
         return own_host()
 

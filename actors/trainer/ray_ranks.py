@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -56,14 +56,19 @@ class RayRanks(Ranks):
         self.moved = ""
         """Ranks whose planned machine is lost, set by `meeting_host`."""
 
-    async def meeting_host(self, shared: Sequence[SharedPlace] = (), homes: Sequence[Home] = ()) -> str:
+    async def meeting_host(
+        self, shared: Sequence[SharedPlace] = (), homes: Sequence[Home] = (), secrets: Mapping[str, str] = {}
+    ) -> str:  # `secrets` is only read
         """Return the address at which the ranks meet: of rank 0's machine, or loopback if all are there.
 
-        shared: what each machine must see. homes: planned machine of each rank; empty: any. Raises RankLost, also if a
+        shared: what each machine must see. homes: planned machine of each rank; empty: any. secrets:
+        variables of URLs, which this process has. Raises RankLost, also if a
         rank is on another machine although its own is alive, and InvalidValue if a machine does not see a place.
         """
         await asyncio.to_thread(require_places, shared)
-        calls = [_of_peer(rank, peer.host.remote(tuple(shared))) for rank, peer in enumerate(self._peers, 1)]
+        calls = [
+            _of_peer(rank, peer.host.remote(tuple(shared), dict(secrets))) for rank, peer in enumerate(self._peers, 1)
+        ]
         try:
             async with asyncio.timeout(START_S if homes else None):
                 hosts = [own_host(), *await asyncio.gather(*calls)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import time
 
@@ -36,6 +37,7 @@ def main() -> int:
     if reason := missing():
         print(f"not run: {reason}")
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which removes the machines
     failed, reference = 0, Reference()
     begun = time.monotonic()
     with Machines() as machines:

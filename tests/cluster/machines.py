@@ -152,7 +152,9 @@ class Machines:
         address = self.machines[number - 1].address
         first = ["--head", f"--port={RAY_PORT}", f"--temp-dir={self._private}/ray", "--include-dashboard=false"]
         later = [f"--address={self.ray_address}"]
-        words = [_ray(), "start", f"--node-ip-address={address}", "--num-cpus=2", "--disable-usage-stats"]
+        # Only the launcher has the keys of the store.
+        words = ["env", *(f"-u{name}" for name in os.environ | self.environment() if name.startswith("AWS_"))]
+        words += [_ray(), "start", f"--node-ip-address={address}", "--num-cpus=2", "--disable-usage-stats"]
         words += [f"--object-store-memory={STORE_BYTES}", *(first if number == 1 else later)]
         self.call(number, words, timeout_s=120)
 

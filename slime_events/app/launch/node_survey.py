@@ -17,6 +17,7 @@ from slime_events.app.launch.ray_machines import answer_of, lost_machines, ray_m
 from slime_events.core.machine.node_facts import NodeFacts
 from slime_events.core.run.network import carried_variables
 from slime_events.core.run.own_python import own_path
+from slime_events.core.run.places import store_variables
 from slime_events.core.run.shared_places import SharedPlace
 
 ANSWER_S = 60.0
@@ -74,7 +75,8 @@ def survey(ray_address: str, places: Sequence[SharedPlace] = (), ports: Sequence
         raise DeadlineExceeded(f"Ray at {ray_address} does not answer: {reason_of(error)}") from error
     urls = [place.url for place in places]
     try:
-        machines = _machines({name: os.environ[name] for name in references_in(urls) if name in os.environ})
+        named = {name: os.environ[name] for name in references_in(urls) if name in os.environ}
+        machines = _machines(store_variables() | named)
         _ask(
             machines,
             lambda machine: machine.look.facts.remote(machine.has_gpus),

@@ -54,7 +54,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.planning.bundles import split_of
 from slime_events.core.run.network import log_host
 from slime_events.core.run.participant import Participant
-from slime_events.core.run.places import cache_variables, weights_place
+from slime_events.core.run.places import cache_variables, store_variables, weights_place
 from slime_events.core.run.run_address import Incarnation, RunAddress
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_settings import nats_place
@@ -262,9 +262,15 @@ class Launch:
             otlp_endpoint=run.otlp_endpoint,
             trace_share=run.trace_share,
             incarnation=incarnation,
-            secrets=secrets_of(self._settings) | cache_variables(run),
+            secrets=self._secrets(),
             file_access=run.file_access,
         )
+
+    def _secrets(self) -> dict[str, str]:
+        """Return variables for processes on other machines. On this machine they inherit those of object stores."""
+        run = self._settings.run
+        stores = store_variables() if run.ray_address else {}
+        return stores | secrets_of(self._settings) | cache_variables(run)
 
     @contextlib.contextmanager
     def _stopping(self) -> Iterator[None]:
