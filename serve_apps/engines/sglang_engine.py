@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
-import math
 import os
 import re
 import signal
@@ -18,12 +17,13 @@ from typing import IO, Annotated
 import msgspec
 
 from schemas.doc import doc
-from schemas.errors import DeadlineExceeded, EngineError, RequestRefused, WeightsDamaged
+from schemas.errors import DeadlineExceeded, EngineError, RequestRefused
 from serve_apps.engines import messages
 from serve_apps.engines.arguments import EngineLaunch, engine_launch
 from serve_apps.engines.engine import Delta, GenerateRequest, LogProbs, Tokens
 from serve_apps.engines.engine_folder import ARGUMENTS, EngineFolder, clear_abandoned
 from serve_apps.engines.template import ask_template
+from serve_apps.engines.weight_shapes import misfit, shapes_in
 from slime_events.core.child.frame_reader import FrameReader
 from slime_events.core.child.frames import PeerEnded
 from slime_events.core.child.process import Child, kill_group
@@ -31,14 +31,10 @@ from slime_events.core.child.process_table import runs
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.run.own_python import own_command, own_path
 from storage.cancellation import fail
-from storage.weights.files import open_shard
 
 PING_S = 5.0
 UPDATE_S = 600.0
 STOP_S = 10.0
-Shapes = dict[str, tuple[int, ...]]
-TIED = "lm_head.weight"
-"""May be missing: it equals the embedding if a model ties the two."""
 
 Answers = asyncio.Queue[messages.Piece | messages.Answer | None]
 
@@ -315,37 +311,3 @@ def ended_from_outside(text: str) -> bool:
     """
     reason = reason_in_log(text)
     return "hit an exception" not in text and (not reason or _KILLED.search(reason) is not None)
-
-
-def shapes_in(folder: Path) -> Shapes:
-    """Return every tensor's shape from the files' headers. Raises EngineError without safetensors, or for a truncated
-    file.
-
-    SGLang 0.5.23 checks weights while it copies them over the old ones, and its scheduler dies if they do not fit. So
-    they are compared with the engine's checkpoint first.
-    """
-    shapes: Shapes = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            tensors = dict(open_shard(path))
-            with path.open("rb") as file:
-                end = 8 + int.from_bytes(file.read(8), "little") + sum(view.data.nbytes for view in tensors.values())
-        except (WeightsDamaged, OSError) as error:
-            raise EngineError(str(error)) from error
-        if path.stat().st_size != end:
-            raise EngineError(f"{path} has {path.stat().st_size} bytes, but its header needs {end}")
-        shapes |= {name: view.shape for name, view in tensors.items()}
-    if not shapes:
-        raise EngineError(f"no safetensors in {folder}")
-    return shapes
-
-
-def misfit(model: Shapes, weights: Shapes) -> str | None:
-    """Return the first reason why `weights` cannot replace those of `model`; None if they can."""
-    for name, shape in weights.items():
-        if name not in model and name != TIED:
-            return f"tensor {name} is not in the model"
-        if name in model and model[name] != shape:
-            return f"tensor {name} has shape {list(shape)} ({math.prod(shape)} numbers), the model {list(model[name])}"
-    missing = sorted(model.keys() - weights.keys() - {TIED})
-    return f"tensor {missing[0]} is missing ({len(missing)} in all)" if missing else None

@@ -18,8 +18,9 @@ from schemas.errors import EngineError
 from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engines.arguments import SHIMS
 from serve_apps.engines.cpu.sampling import filtered_choice, murmur_hash32, seeded_choice
-from serve_apps.engines.host import KEPT, KEPT_LOG_PROBS, how_it_ended, kept_at_seam, kept_tokens, spans_within
-from serve_apps.engines.sglang_engine import misfit, reason_in_log, shapes_in
+from serve_apps.engines.response import KEPT, KEPT_LOG_PROBS, how_it_ended, kept_at_seam, kept_tokens, spans_within
+from serve_apps.engines.sglang_engine import reason_in_log
+from serve_apps.engines.weight_shapes import misfit, shapes_in
 
 
 def _murmur3_reference(data: bytes) -> int:
