@@ -24,6 +24,8 @@ from serve_apps.engines.arguments import resolve_device
 from serve_apps.engines.carriers.carrier import WeightPlaces
 from serve_apps.engines.engine import Engine
 from serve_apps.engines.engine_weights import EngineWeights
+from serve_apps.engines.external.http_engine import HttpEngine
+from serve_apps.engines.external.served_model import RunModel
 from serve_apps.engines.limits import EngineLimits
 from serve_apps.engines.sglang_engine import SglangEngine
 from serve_apps.rollouts.answerer import MakerSetup
@@ -59,8 +61,12 @@ class RolloutEngine:
         settings: EngineSettings,
         reward: RewardSettings,
         generate: GenerateSetup | None,
-        home: Home | None,
+        home: Home | None = None,
+        url: str | None = None,
+        *_: object,
     ) -> None:
+        """url: of a server that runs already, in place of an engine of its own. Further arguments are not used."""
+        self._url = url
         self._address, self._settings, self._reward, self._generate = address, settings, reward, generate
         self._home = home
         self._template = f"{address.run}-{os.getppid()}"  # of this run, and of this machine's part of its Ray
@@ -79,7 +85,7 @@ class RolloutEngine:
         A lost engine is replaced here, in the same process: Serve replaces a replica only at its third failed check,
         and by a new process. If an engine cannot be started at all, Serve handles it.
         """
-        logs, moved = Path(self._address.folder) / "logs", {}
+        moved = {}
         if self._home is not None:
             moved = moved_here(self._home, *await asyncio.to_thread(_whereabouts))
         while True:
@@ -87,13 +93,8 @@ class RolloutEngine:
                 begun = time.perf_counter()
                 async with _loss_recorded(worker):
                     await asyncio.to_thread(require_places, self._address.shared)
-                    engine: Engine = SglangEngine(
-                        self._settings,
-                        log=logs / f"sglang-{worker.id}.log",
-                        template=self._template,
-                        name=f"{self._address.run} {worker.id}",
-                    )
-                    await engine.start(START_DEADLINE_S[resolve_device(self._settings)])
+                    engine = self._engine_of(worker)
+                    await engine.start(START_DEADLINE_S["cuda" if self._url else resolve_device(self._settings)])
                 try:
                     async with _loss_recorded(worker):
                         await worker.join({"engine": time.perf_counter() - begun}, moved)
@@ -103,6 +104,15 @@ class RolloutEngine:
                     log.warning("%s is lost and is replaced by another engine: %s", worker.id, error)
                 finally:
                     await engine.stop()
+
+    def _engine_of(self, worker: Participant) -> Engine:
+        """Return the engine of a worker, not yet started."""
+        settings, name = self._settings, f"{self._address.run} {worker.id}"
+        if self._url is not None:
+            model = RunModel(settings.hf_checkpoint, settings.device)
+            return HttpEngine(self._url, model, name=name, chunk=settings.chunk)
+        log = Path(self._address.folder) / "logs" / f"sglang-{worker.id}.log"
+        return SglangEngine(settings, log=log, template=self._template, name=name)
 
     async def _work(self, worker: Participant, engine: Engine) -> None:
         """Make rollouts with one engine until the run is over."""
@@ -116,7 +126,7 @@ class RolloutEngine:
             stack.callback((limits := EngineLimits.of(settings)).close)
             root = settings.update_weight_local_checkpoint_dir
             copies = root and str(Path(root) / address.run)
-            places = WeightPlaces(address.weights_url, copies, address.run, self._failures)
+            places = WeightPlaces(address.weights_url, copies, "" if self._url else address.run, self._failures)
             weights = EngineWeights(
                 worker, engine, commit, places=places, hold_s=settings.eval_hold_seconds, limits=limits
             )
@@ -206,13 +216,19 @@ def rollout_app(
     `reward` is for the rewards that engines compute. `home` is their machine, if the bundle has one on CPUs. `generate`
     is the run's own generate function.
     """
+    urls = [settings.external_urls[member] for member in bundle.members] if settings.external_urls else []
     deployment = serve.deployment(
         RolloutEngine,
         name="RolloutEngine",
-        num_replicas=len(bundle.members),
+        num_replicas=1 if urls else len(bundle.members),
         **placement_options(bundle),
         health_check_period_s=0.5,
         health_check_timeout_s=20.0,
         graceful_shutdown_timeout_s=5.0,
     )
-    return deployment.bind(address, settings, reward, generate, home)
+    beside = [
+        deployment.options(name=f"RolloutEngine-{number}").bind(address, settings, reward, generate, home, url)
+        for number, url in enumerate(urls[1:], start=1)
+    ]
+    # An application has one root: the other replicas are its arguments.
+    return deployment.bind(address, settings, reward, generate, home, urls[0] if urls else None, *beside)

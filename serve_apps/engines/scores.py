@@ -43,9 +43,9 @@ async def score(request: GenerateRequest, tokens: Tokens, ask: Ask) -> LogProbs:
     room = asyncio.Semaphore(SCORED_TOKENS)
 
     async def score_at(index: int) -> float:
-        ids, wanted = before + scored[:index], [scored[index]]
+        ids, chosen = before + scored[:index], [scored[index]]
         async with room:
-            meta = await ask(f"-{index:08d}", input_ids=ids, token_ids_logprob=wanted, **fields)
+            meta = await ask(f"-{index:08d}", input_ids=ids, token_ids_logprob=chosen, **fields)
         return float(meta["output_token_ids_logprobs"][0][0][0])
 
     return np.array(await asyncio.gather(*map(score_at, range(len(scored)))), np.float32)

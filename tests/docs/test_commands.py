@@ -46,7 +46,8 @@ def _settings(flags: Sequence[str]) -> None:
         flags = [*flags[:at], *flags[at + 2 :]]
     base = demo_settings(Path("data"))
     trainer = replace(base.trainer, global_batch_size=None, num_steps_per_rollout=None)
-    with_flags(replace(base, trainer=trainer), [flag for flag in flags if flag != "flags"])
+    engine = replace(base.engine, colocate=False, sglang={})
+    with_flags(replace(base, trainer=trainer, engine=engine), [flag for flag in flags if flag != "flags"])
 
 
 def _understand(command: Command) -> None:

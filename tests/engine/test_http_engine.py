@@ -17,7 +17,7 @@ from schemas.errors import DeadlineExceeded, EngineError, RequestRefused
 from schemas.rollouts import StopReason
 from serve_apps.engines.engine import Engine
 from serve_apps.engines.external.http_engine import HttpEngine
-from serve_apps.engines.external.served_model import WantedModel
+from serve_apps.engines.external.served_model import RunModel
 from slime_events.plugins.tokenizer import load_tokenizer
 from tests.engine import tiny_model
 from tests.engine.contract import EngineContract, collect, generated, request
@@ -61,7 +61,7 @@ async def server(checkpoint: Path) -> AsyncIterator[ScriptedServer]:
 
 
 def _engine(server: ScriptedServer, checkpoint: Path) -> HttpEngine:
-    return HttpEngine(server.url, WantedModel(str(checkpoint), "cpu"), name="run engine-1")
+    return HttpEngine(server.url, RunModel(str(checkpoint), "cpu"), name="run engine-1")
 
 
 @pytest.fixture

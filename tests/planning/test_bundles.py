@@ -116,3 +116,14 @@ def test_a_placement_is_one_line() -> None:
 def test_a_cpu_that_ray_gives_gpus_is_refused() -> None:
     with pytest.raises(InvalidValue, match="torch sees 0"):
         plan_placement(settings(), machines(2), 0)
+
+
+def test_engines_that_run_already_take_no_gpus() -> None:
+    needed = Needs(ranks=2, engines=0, external=3)
+    assert needed.total == 2
+    found = bundles_of(needed, machines(2), on_gpus=True)
+    assert found is not None
+    engines = [own for own in found if own.role is PlacedRole.ENGINE]
+    assert [(own.members, own.gpus) for own in engines] == [((0, 1, 2), 0.0)]
+    assert needed.refusal("2 GPUs", [2]) is None
+    assert needed.refusal("1 GPU", [1]) is not None

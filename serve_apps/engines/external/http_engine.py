@@ -2,9 +2,9 @@
 
     start      -> wait until it answers, compare its model with the run's, try one response
     generate   -> /generate as a stream; each message says which weights made its tokens
-    new weights -> abort the responses, load (/update_weights_from_disk), go on with them from their last tokens
+    new weights -> abort the responses, load (/update_weights_from_disk), continue them from their last tokens
 
-The server reads weights from the folder of the version, by the same path as this process. It is told a name of the
+The server reads weights from the folder of the version, by the same path as this process. It gets a name of the
 weights that no other client uses. A message with another name shows that the server was started again, or that
 somebody else loaded weights: the engine is lost then, and the next one loads the run's weights before it generates.
 """
@@ -31,8 +31,8 @@ from serve_apps.engines.engine import Delta, GenerateRequest, LogProbs, Tokens
 from serve_apps.engines.external.served_model import (
     TEXT,
     ModelInfo,
+    RunModel,
     ServedModel,
-    WantedModel,
     end_tokens_of,
     mismatches,
     other_tokenizer,
@@ -63,7 +63,7 @@ class _Call:
     """A response in progress."""
 
     rid: Annotated[str, doc("The request's name at the server.")] = ""
-    is_aborted: Annotated[bool, doc("By the caller, so that it must not go on.")] = False
+    is_aborted: Annotated[bool, doc("By the caller, so that it must not continue.")] = False
 
 
 class HttpEngine:
@@ -72,8 +72,8 @@ class HttpEngine:
     `chunk` is the number of tokens of a sample after which its progress is appended.
     """
 
-    def __init__(self, url: str, wanted: WantedModel, *, version: int = 0, name: str = "", chunk: int = 64) -> None:
-        self._server, self._wanted, self._intervals = Server(url), wanted, (message_tokens(chunk), WHOLE_INTERVAL)
+    def __init__(self, url: str, model: RunModel, *, version: int = 0, name: str = "", chunk: int = 64) -> None:
+        self._server, self._model, self._intervals = Server(url), model, (message_tokens(chunk), WHOLE_INTERVAL)
         self._name = f"{name or 'engine'} {secrets.token_hex(4)}"
         self.version, self.tokens_generated, self.was_killed = version, 0, False
         self._weights = ""
@@ -102,7 +102,7 @@ class HttpEngine:
             raise
 
     async def stop(self) -> None:
-        """End the responses; the server goes on. Safe to call twice."""
+        """End the responses, not the server. Safe to call twice."""
         self._fail("the engine was stopped")
         for task in list(self._tasks):
             task.cancel()
@@ -151,7 +151,7 @@ class HttpEngine:
             self._ended.set()
 
     async def update_weights(self, folder: str, version: int) -> float:
-        """Load weights: see `Engine.update_weights`. Running responses go on from their last tokens.
+        """Load weights: see `Engine.update_weights`. Running responses continue from their last tokens.
 
         If the server refuses them, or does not answer, it is unknown which weights it has, and the engine is lost.
         """
@@ -214,16 +214,16 @@ class HttpEngine:
         where = self._server.url
         served = read_info(await self._server.get("/server_info", ANSWER_S), ServedModel, where)
         info = await self._info()
-        reasons = list(mismatches(served, info, self._wanted))
+        reasons = list(mismatches(served, info, self._model))
         if reasons:
-            raise EngineError(f"{where} cannot serve {self._wanted.checkpoint}: {'; '.join(reasons)}")
-        tokenizer = await asyncio.to_thread(load_tokenizer, self._wanted.checkpoint)
-        asked = {"prompt": TEXT, "add_special_tokens": False}
-        tokens = (await self._server.post("/tokenize", asked, ANSWER_S)).get("tokens")
+            raise EngineError(f"{where} cannot serve {self._model.checkpoint}: {'; '.join(reasons)}")
+        tokenizer = await asyncio.to_thread(load_tokenizer, self._model.checkpoint)
+        text = {"prompt": TEXT, "add_special_tokens": False}
+        tokens = (await self._server.post("/tokenize", text, ANSWER_S)).get("tokens")
         if not isinstance(tokens, list) or (reason := other_tokenizer(tokens, tokenizer)) is not None:
-            raise EngineError(f"{where} cannot serve {self._wanted.checkpoint}: {reason}")
+            raise EngineError(f"{where} cannot serve {self._model.checkpoint}: {reason}")
         self._served, self._tokenizer = served, tokenizer
-        self._end_tokens = end_tokens_of(self._wanted.checkpoint, tokenizer)
+        self._end_tokens = end_tokens_of(self._model.checkpoint, tokenizer)
         self._weights, self._failure = info.weight_version, None
         self._heard = time.monotonic()
         self._loaded.set()
@@ -297,7 +297,7 @@ class HttpEngine:
         return read_info(await self._server.get("/model_info", ANSWER_S), ModelInfo, self._server.url)
 
     def _misfit(self, folder: str) -> str | None:
-        return misfit(shapes_in(Path(self._wanted.checkpoint)), shapes_in(Path(folder)))
+        return misfit(shapes_in(Path(self._model.checkpoint)), shapes_in(Path(folder)))
 
     async def _load(self, folder: str, version: int) -> None:
         """Let the server load weights, and check that it has them. Raises EngineError, DeadlineExceeded."""
@@ -308,7 +308,7 @@ class HttpEngine:
         self._weights, self.version = name, version
 
     async def _end_calls(self) -> None:
-        """Abort all responses, and wait until they have ended. They go on later. Raises TimeoutError."""
+        """Abort all responses, and wait until they have ended. They continue later. Raises TimeoutError."""
         for call in self._active:
             self._end(call)
         async with asyncio.timeout(UPDATE_S):

@@ -54,7 +54,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class WantedModel:
+class RunModel:
     """The model of a run."""
 
     checkpoint: Annotated[str, doc("HF folder.")]
@@ -77,17 +77,17 @@ def read_info(data: dict[str, Any], kind: type[Info], where: str) -> Info:
         raise EngineError(f"{where}: the answer is not SGLang's ({error})") from error
 
 
-def mismatches(served: ServedModel, info: ModelInfo, wanted: WantedModel) -> Iterator[str]:
+def mismatches(served: ServedModel, info: ModelInfo, model: RunModel) -> Iterator[str]:
     """Yield the reasons why a server cannot make a run's rollouts, by what it says of itself."""
     if not info.is_generation:
         yield "it serves embeddings, and does not generate"
-    yield from _other_model(served, info, wanted)
-    if (precision := _precision(served)) != wanted.precision:
+    yield from _other_model(served, info, model)
+    if (precision := _precision(served)) != model.precision:
         yield (
-            f"it computes in {precision} (--dtype {served.dtype}), and the run in {wanted.precision}: start it with "
-            f"--dtype {wanted.precision}"
+            f"it computes in {precision} (--dtype {served.dtype}), and the run in {model.precision}: start it with "
+            f"--dtype {model.precision}"
         )
-    if served.quantization is not None and not _quantized(wanted.checkpoint):
+    if served.quantization is not None and not _quantized(model.checkpoint):
         yield f"it quantizes weights (--quantization {served.quantization}), so its log-probs are of another model"
     if served.skip_tokenizer_init:
         yield "it has no tokenizer (--skip-tokenizer-init), which stop strings and end tokens need"
@@ -102,25 +102,25 @@ def mismatches(served: ServedModel, info: ModelInfo, wanted: WantedModel) -> Ite
         yield "it adds sampling parameters of its own (--preferred-sampling-params), which the log would not have"
 
 
-def _other_model(served: ServedModel, info: ModelInfo, wanted: WantedModel) -> Iterator[str]:
-    own = next(config_parts(wanted.checkpoint), {})
+def _other_model(served: ServedModel, info: ModelInfo, model: RunModel) -> Iterator[str]:
+    own = next(config_parts(model.checkpoint), {})
     names = own.get("architectures") or []
     if info.architectures and names and info.architectures != names:
-        yield f"it serves a {', '.join(info.architectures)}, and {wanted.checkpoint} is a {', '.join(names)}"
+        yield f"it serves a {', '.join(info.architectures)}, and {model.checkpoint} is a {', '.join(names)}"
         return
-    if served.model_path == wanted.checkpoint:
+    if served.model_path == model.checkpoint:
         return
     theirs = next(config_parts(served.model_path), None)
     if theirs is None:
         yield (
             f"config.json of its model {served.model_path} cannot be read on this machine, to compare it with "
-            f"{wanted.checkpoint}: start it from that path"
+            f"{model.checkpoint}: start it from that path"
         )
         return
     for name in sorted(own.keys() | theirs.keys()):
         if name not in VOLATILE and own.get(name) != theirs.get(name):
             yield (
-                f"its model {served.model_path} has {name} {_short(theirs.get(name))}, and {wanted.checkpoint} has "
+                f"its model {served.model_path} has {name} {_short(theirs.get(name))}, and {model.checkpoint} has "
                 f"{_short(own.get(name))}"
             )
             return

@@ -78,6 +78,10 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> TrainSettings:
     if settings.data.archive_prompts is not None:
         attempt("--archive-prompts", _check_archive, settings)
     settings = _on_devices(settings)
+    if new and settings.engine.rollout_external_engine_addrs and not settings.debug.debug_train_only:
+        from slime_events.app.launch.external_preflight import check_external
+
+        check_external(settings)
     if problems := impossible(on_device(settings, settings.engine.device), registered()):  # of the device's defaults
         raise ImpossibleCombination("\n".join(problems))
     if not settings.debug.debug_rollout_only:

@@ -226,6 +226,10 @@ class Launch:
         text = secrets.token_hex(16)
         shared = tuple(marked(place, text) for place in places_of(self._settings, address.folder, urls))
         address = structs.replace(address, shared=shared)
+        if self._settings.engine.rollout_external_engine_addrs:
+            from slime_events.app.launch.external_preflight import check_reads_weights
+
+            check_reads_weights(self._settings, address.weights_url)
         check_nodes(address, of_gpus=self._settings.engine.device == "cuda")
         return address
 

@@ -32,7 +32,7 @@ def plan_placement(
     needs, on_gpus = Needs.of(settings), settings.engine.device == "cuda"
     if not on_gpus:
         check_count(settings.engine.device, needs, nodes)
-        engines = 0 if settings.debug.debug_train_only else settings.engine.replicas
+        engines = 0 if settings.debug.debug_train_only or needs.external else settings.engine.replicas
         return _placement(replace(needs, engines=engines), homes if len(homes) > 1 else (), incarnation, None)
     model = planned_model(settings)
     free = tuple(node.free for node in nodes if node.free)
@@ -53,8 +53,8 @@ def _placement(needs: Needs, nodes: Sequence[GpuNode], incarnation: int, plan: P
         device="cpu" if plan is None else "cuda",
         ranks=needs.ranks,
         together=needs.together,
-        engines=needs.engines,
-        each=0 if plan is None else needs.each,
+        engines=needs.engines + needs.external,
+        each=0 if plan is None or needs.external else needs.each,
         shared=needs.shared,
         machines=tuple(
             PlannedMachine(node=node.id, address=node.address, gpus=node.count, free=node.free) for node in nodes

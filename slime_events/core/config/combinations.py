@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from schemas.errors import ImpossibleCombination, InvalidValue
+from slime_events.core.config.engine_addresses import engine_url
 from slime_events.core.config.evaluation import EvalSet, name_problem, sampling_problems
 from slime_events.core.config.fields import NOTHING_REGISTERED, Registered
 from slime_events.core.config.per_source import quotas, shares
@@ -199,7 +200,12 @@ def _engines(settings: TrainSettings) -> Iterator[str]:
     engine, interval = settings.engine, settings.trainer.update_weights_interval
     if not engine.hf_checkpoint:
         yield "hf_checkpoint is not set: set it to the Hugging Face folder of the model to train."
-    gpus, each = engine.rollout_num_gpus, engine.rollout_num_gpus_per_engine
+    yield from _addresses(engine.rollout_external_engine_addrs)
+    if engine.rollout_external_engine_addrs and engine.sglang and not settings.trainer.use_rollout_routing_replay:
+        names = ", ".join(f"sglang_{name}" for name in sorted(engine.sglang))
+        yield f"rollout_external_engine_addrs excludes {names}: the servers run already, so give it where they start."
+    gpus = None if engine.rollout_external_engine_addrs else engine.rollout_num_gpus
+    each = engine.rollout_num_gpus_per_engine
     if gpus is not None and each > 0 and gpus % each:
         yield f"rollout_num_gpus {gpus} does not divide into engines of rollout_num_gpus_per_engine {each}."
     lag = 0 if settings.debug.debug_rollout_only else interval - 1
@@ -208,3 +214,16 @@ def _engines(settings: TrainSettings) -> Iterator[str]:
             f"update_weights_interval {interval} makes rollouts up to {lag} versions old, but "
             f"max_staleness is {settings.rollout.max_staleness}: increase it."
         )
+
+
+def _addresses(addresses: list[str]) -> Iterator[str]:
+    urls = set[str]()
+    for address in addresses:
+        try:
+            url = engine_url(address)
+        except InvalidValue as error:
+            yield f"rollout_external_engine_addrs: {error}."
+            continue
+        if url in urls:
+            yield f"rollout_external_engine_addrs names {url} twice: a server is one engine."
+        urls.add(url)

@@ -6,7 +6,8 @@ from msgspec import field
 from msgspec.structs import replace
 
 from slime_events.core.config.base import Settings, doc
-from slime_events.core.config.rules import Later, unused_without
+from slime_events.core.config.engine_addresses import engine_url
+from slime_events.core.config.rules import Later, excludes, unused_with, unused_without
 
 Device = Literal["auto", "cpu", "cuda"]
 CHUNK_TOKENS: dict[Device, int] = {"auto": 64, "cpu": 64, "cuda": 512}
@@ -26,6 +27,9 @@ def message_tokens(chunk: int) -> int:
     return max(1, min(MESSAGE_TOKENS, chunk))
 
 
+_EXTERNAL = unused_with("rollout_external_engine_addrs", why="the engines run already")
+
+
 class EngineSettings(Settings, frozen=True, kw_only=True):
     """Replicas of an SGLang engine. If `device` is auto, the launcher sets cuda on a machine with GPUs."""
 
@@ -34,9 +38,11 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
         "auto"
     )
     rollout_num_gpus: Annotated[
-        int | None, doc("GPUs for all engines together (on the CPU: engines)", above=0, also=Later.RESUME)
+        int | None, doc("GPUs for all engines together (on the CPU: engines)", _EXTERNAL, above=0, also=Later.RESUME)
     ] = None
-    rollout_num_gpus_per_engine: Annotated[int, doc("GPUs per engine (its tensor parallel size)", above=0)] = 1
+    rollout_num_gpus_per_engine: Annotated[
+        int, doc("GPUs per engine (its tensor parallel size)", _EXTERNAL, above=0)
+    ] = 1
     colocate: Annotated[
         bool,
         doc(
@@ -48,7 +54,8 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
         512
     )
     deterministic: Annotated[
-        bool | None, doc("generate the same tokens for the same seed and weights; default: on for CPU, off for GPU")
+        bool | None,
+        doc("generate the same tokens for the same seed and weights; default: on for CPU, off for GPU", _EXTERNAL),
     ] = None
     chunk_tokens: Annotated[
         int | None,
@@ -81,13 +88,39 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
             also=Later.RESUME,
         ),
     ] = None
+    rollout_external_engine_addrs: Annotated[
+        list[str],
+        doc(
+            "host:port of SGLang servers that run already and make the rollouts in place of own engines "
+            "(docs/external-engines.md)",
+            excludes(
+                "colocate",
+                "use_rollout_routing_replay",
+                why="the servers have GPUs of their own, and report no experts. Leave one of them out",
+            ),
+            excludes(
+                "weights_url",
+                "update_weight_local_checkpoint_dir",
+                "update_weight_transport=shared-memory",
+                why="a server reads weights in a folder that it shares with the trainer. Leave one of them out",
+            ),
+            also=Later.RESUME,
+        ),
+    ] = field(default_factory=list)
     sglang: Annotated[dict[str, Any], doc("SGLang's ServerArgs by name (flags --sglang-*)")] = field(
         default_factory=dict
     )
 
     @property
+    def external_urls(self) -> list[str]:
+        """URLs of the servers that run already. Raises InvalidValue for an address that is none."""
+        return [engine_url(address) for address in self.rollout_external_engine_addrs]
+
+    @property
     def replicas(self) -> int:
         """The number of engines."""
+        if self.rollout_external_engine_addrs:
+            return len(self.rollout_external_engine_addrs)
         return max(1, (self.rollout_num_gpus or 1) // self.rollout_num_gpus_per_engine)
 
     @property

@@ -121,7 +121,6 @@ _NOT_YET = {
     "linear attention models are not built in the trainer": "--qwen-gdn-backend",
     "sparse attention models are not built in the trainer": "--freeze-indexer --allgather-cp",
     "it needs a trainer that stops and restarts around each step": "--release-train",
-    "it needs engines that this run did not start": "--rollout-external-engine-addrs",
     "it needs engines of several kinds in one run": "--prefill-num-servers --sglang-config",
     "models with image input are not built": "--multimodal-keys",
     "--opd-teacher-load is a Hugging Face folder, which has no steps": "--opd-teacher-ckpt-step",

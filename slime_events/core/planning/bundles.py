@@ -38,7 +38,7 @@ def bundles_of(needs: Needs, nodes: Sequence[GpuNode], *, on_gpus: bool) -> tupl
         gpus=needs.engine_gpus,
         nodes=tuple(members) if among_ranks else (),
     )
-    return (*ranks, engines) if needs.engines else tuple(ranks)
+    return (*ranks, engines) if needs.engines else (*ranks, *_on_cpus(PlacedRole.ENGINE, [""] * needs.external))
 
 
 def bundles_on_cpus(needs: Needs, nodes: Sequence[str]) -> tuple[PlannedBundles, ...]:
@@ -46,9 +46,10 @@ def bundles_on_cpus(needs: Needs, nodes: Sequence[str]) -> tuple[PlannedBundles,
 
     nodes: ids of the machines, the launcher's first; if there is one, or none, bundles name no machine.
     """
+    count = needs.engines + needs.external
     if len(nodes) < 2:
-        return (*_on_cpus(PlacedRole.RANK, [""] * needs.ranks), *_on_cpus(PlacedRole.ENGINE, [""] * needs.engines))
-    ranks, engines = rank_homes(needs.ranks, nodes, needs.together), engine_homes(needs.engines, nodes)
+        return (*_on_cpus(PlacedRole.RANK, [""] * needs.ranks), *_on_cpus(PlacedRole.ENGINE, [""] * count))
+    ranks, engines = rank_homes(needs.ranks, nodes, needs.together), engine_homes(count, nodes)
     return (*_on_cpus(PlacedRole.RANK, ranks), *_on_cpus(PlacedRole.ENGINE, engines))
 
 

@@ -24,15 +24,19 @@ class Needs:
     engines: Annotated[int, doc("Replicas of the engine")]
     each: Annotated[int, doc("GPUs of an engine")] = 1
     shared: Annotated[bool, doc("Each GPU has a rank and an engine")] = False
+    external: Annotated[int, doc("Engines that run already, on GPUs that are not of this run")] = 0
     together: Annotated[int, doc("Ranks that hold the parts of one layer: the tensor parallel size")] = 1
 
     @classmethod
     def of(cls, settings: TrainSettings) -> Needs:
         """Return the needs of a run with these settings on GPUs."""
         engine, debug = on_device(settings, "cuda").engine, settings.debug
+        engines = 0 if debug.debug_train_only else engine.replicas
+        runs_already = bool(engine.rollout_external_engine_addrs)
         return cls(
             ranks=0 if debug.debug_rollout_only else settings.trainer.world_size,
-            engines=0 if debug.debug_train_only else engine.replicas,
+            engines=0 if runs_already else engines,
+            external=engines if runs_already else 0,
             each=engine.rollout_num_gpus_per_engine,
             shared=engine.colocate,
             together=settings.trainer.tensor_model_parallel_size,
@@ -83,5 +87,7 @@ class Needs:
 
     def __str__(self) -> str:
         ranks = f"{self.ranks} trainer rank{'' if self.ranks == 1 else 's'}"
+        if self.external:
+            return f"{ranks}, beside {self.external} engine{'' if self.external == 1 else 's'} that run already"
         engines = f"{self.engines} engine{'' if self.engines == 1 else 's'} of {gpus(self.each)}"
         return f"{ranks} and {engines}, {'sharing GPUs' if self.shared else 'a GPU for each rank'}"

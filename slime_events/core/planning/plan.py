@@ -199,6 +199,8 @@ def _host_shortage(
 def limits_of(facts: Facts, needs: Needs) -> tuple[str, ...]:
     """Return what this version cannot start, although the machines may be large enough."""
     limits = []
+    if needs.external:
+        limits.append(f"speed and memory of the {needs.external} engines that run already are unknown, and not counted")
     if needs.shared and needs.each > 1:
         limits.append(f"ranks share GPUs with engines of one GPU only, and these have {needs.each}")
     if needs.engines and needs.each > facts.largest > 0:

@@ -44,7 +44,7 @@ def volumes_of(
     """Return what a run writes. Over a step, engines generate the tokens of the step's samples."""
     samples = settings.rollout.rollout_batch_size * settings.rollout.n_samples_per_prompt
     step_s = max(speed.step_s, 1e-9)
-    log = log_bytes(settings, load, speed, assumed) * samples / step_s if needs.engines else 0.0
+    log = log_bytes(settings, load, speed, assumed) * samples / step_s if needs.engines + needs.external else 0.0
     version = 2 * shape.parameters
     moved = version_s(version, assumed) if needs.ranks else 0.0
     steps = DAY_S / (step_s + (moved if needs.shared or settings.rollout.max_staleness == 0 else 0.0))
