@@ -184,16 +184,18 @@ class Host:
         return meta
 
     async def _update(self, frame: messages.UpdateWeights) -> None:
-        """Retract the running requests (their keys and values are outdated), load, flush the cache, continue."""
+        """Retract the running requests (their keys and values are outdated), load, flush the cache, continue.
+
+        After a failure requests do not continue: SGLang may have replaced a part of the weights.
+        """
         from sglang.srt.managers import io_struct
 
         await self.manager.pause_generation(io_struct.PauseGenerationReqInput(mode="retract"))
-        try:
-            request = io_struct.UpdateWeightFromDiskReqInput(
-                model_path=frame.folder, weight_version=str(frame.version), flush_cache=True
-            )
-            success, message, _ = await self.manager.update_weights_from_disk(request, None)
-        finally:
+        request = io_struct.UpdateWeightFromDiskReqInput(
+            model_path=frame.folder, weight_version=str(frame.version), flush_cache=True
+        )
+        success, message, _ = await self.manager.update_weights_from_disk(request, None)
+        if success:
             await self.manager.continue_generation(io_struct.ContinueGenerationReqInput(torch_empty_cache=False))
         self.sender.send(messages.Answer(frame.id, None if success else message))
 

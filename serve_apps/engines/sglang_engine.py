@@ -144,14 +144,20 @@ class SglangEngine:
             del self._answers[frame.id]
 
     async def update_weights(self, folder: str, version: int) -> float:
-        """Load weights: see `Engine.update_weights`. If they do not fit, the engine keeps the old ones."""
+        """Load weights: see `Engine.update_weights`. If they do not fit, the engine keeps the old ones. If SGLang fails
+        to load them, its weights are unknown, and the engine is lost.
+        """
         began, failed = time.monotonic(), f"weights {version} from {folder} were not loaded"
         reason = misfit(self._shapes, shapes_in(Path(folder))) if self._shapes else None
         if reason is not None:
             raise EngineError(f"{failed}: {reason}")
-        error = await self._call(messages.UpdateWeights(self._new_id(), folder, version), UPDATE_S)
-        if error is not None:
-            raise EngineError(f"{failed}: {error}")
+        try:
+            error = await self._call(messages.UpdateWeights(self._new_id(), folder, version), UPDATE_S)
+            if error is not None:
+                raise EngineError(f"{failed}: {error}")
+        except BaseException:  # cancelled too: SGLang may have some of the weights by then
+            self._fail(failed)
+            raise
         self.version = version
         return time.monotonic() - began
 

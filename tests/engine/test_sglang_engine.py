@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -252,8 +253,11 @@ async def test_a_batch_is_quick(engine: SglangEngine) -> None:
     assert seconds() - before < 1.5
 
 
-async def test_a_killed_scheduler_is_noticed(checkpoints: list[Path], engine: SglangEngine) -> None:
-    """Last here: it ends the shared engine. Its successor needs no imports and makes the same tokens."""
+async def test_a_killed_scheduler_is_noticed(checkpoints: list[Path], engine: SglangEngine, tmp_path: Path) -> None:
+    """Last here: it ends the shared engine. Its successor needs no imports and makes the same tokens.
+
+    Weights that SGLang fails to load end the successor: nobody knows which weights it has then.
+    """
     first = await collect(engine, request(0))
     tasks = [asyncio.create_task(collect(engine, request(n, new=900))) for n in range(4)]
     await generated(engine, engine.tokens_generated + 1)
@@ -274,6 +278,15 @@ async def test_a_killed_scheduler_is_noticed(checkpoints: list[Path], engine: Sg
         assert successor._host is not None
         assert successor._host.child is None, "it is no child, but made of the template"
         again = await collect(successor, request(0))
+        broken = shutil.copytree(same, tmp_path / "broken")
+        (broken / "model.safetensors.index.json").write_text("{")
+        running = asyncio.create_task(collect(successor, request(1, new=900)))
+        await generated(successor, successor.tokens_generated + 1)
+        with pytest.raises(EngineError, match=str(broken)):
+            await successor.update_weights(str(broken), 1)
+        with pytest.raises(EngineError):
+            await running
+        assert (successor.version, await successor.healthy()) == (0, False)
     finally:
         await successor.stop()
     assert again.tokens.tolist() == first.tokens.tolist()
