@@ -38,7 +38,7 @@ from serve_apps.engines.external.served_model import (
     other_tokenizer,
     read_info,
 )
-from serve_apps.engines.external.server import Server
+from serve_apps.engines.external.sglang_server import SglangServer
 from serve_apps.engines.external.steps import StepReader
 from serve_apps.engines.response import Response
 from serve_apps.engines.scores import score
@@ -73,7 +73,7 @@ class HttpEngine:
     """
 
     def __init__(self, url: str, model: RunModel, *, version: int = 0, name: str = "", chunk: int = 64) -> None:
-        self._server, self._model, self._intervals = Server(url), model, (message_tokens(chunk), WHOLE_INTERVAL)
+        self._server, self._model, self._intervals = SglangServer(url), model, (message_tokens(chunk), WHOLE_INTERVAL)
         self._name = f"{name or 'engine'} {secrets.token_hex(4)}"
         self.version, self.tokens_generated, self.was_killed = version, 0, False
         self._weights = ""
@@ -369,7 +369,7 @@ class HttpEngine:
         self._loaded.set()
 
 
-async def load(server: Server, folder: str, name: str | None = None) -> None:
+async def load(server: SglangServer, folder: str, name: str | None = None) -> None:
     """Let a server load the weights in a folder, and call them `name`; None: their name stays.
 
     Raises EngineError with the server's reason, DeadlineExceeded.

@@ -11,7 +11,7 @@ from pathlib import Path
 from schemas.errors import InvalidValue, SlimeEventsError
 from serve_apps.engines.external.http_engine import HttpEngine, load
 from serve_apps.engines.external.served_model import RunModel
-from serve_apps.engines.external.server import Server
+from serve_apps.engines.external.sglang_server import SglangServer
 from slime_events.core.config.settings import TrainSettings
 from storage.weights.files import write_shard
 
@@ -42,7 +42,7 @@ def check_reads_weights(settings: TrainSettings, folder: str) -> None:
     probe = Path(folder) / f"probe-{secrets.token_hex(8)}"
 
     async def check(url: str) -> None:
-        server = Server(url)
+        server = SglangServer(url)
         try:
             await load(server, str(probe))
         except SlimeEventsError as error:

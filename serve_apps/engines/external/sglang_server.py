@@ -1,4 +1,4 @@
-"""`Server`: the HTTP interface of an SGLang server."""
+"""`SglangServer`: the HTTP interface of an SGLang server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SILENT_S = 600.0
 """Seconds without a byte after which a response counts as lost; a queued request waits for its first token."""
 
 
-class Server:
+class SglangServer:
     """One server, at a URL. Its methods raise EngineError with the URL if it does not answer, or not as SGLang does.
 
     Use it in one event loop.
