@@ -18,7 +18,8 @@ import ray
 
 from schemas.errors import DeadlineExceeded, InvalidValue
 from schemas.placements import PlacementPlanned
-from slime_events.app.launch.rank_places import RankPlaces, _address_key
+from slime_events.app.launch.rank_places import RankPlaces
+from slime_events.app.launch.ray_machines import _address_key
 from slime_events.core.planning.bundles import bundles_of
 from slime_events.core.planning.needs import Needs
 from slime_events.core.planning.placement import GpuNode
