@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,9 @@ def test_a_run_that_fails_while_its_engines_are_deployed_says_why(
     """Ray then ends the call that deploys them with SystemExit(0)."""
     ended, begun, stop = threading.Event(), threading.Event(), LocalCluster.stop
 
-    def deploy(self: LocalCluster, app: Any, name: str) -> None:
-        app.close()
+    def deploy(self: LocalCluster, apps: Sequence[Any], run: str) -> None:
+        for app in apps:
+            app.close()
         begun.set()
         ended.wait(60.0)
         raise SystemExit(0)

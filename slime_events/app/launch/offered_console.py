@@ -89,6 +89,7 @@ async def _serve(listening: socket.socket, folder: RunFolder, token: str) -> str
     try:
         child.connection.sendall(token.encode() + b"\n")
         await _readable(child.connection)
+        await asyncio.to_thread(child.wait, END_S)  # its connection closes a little before it has ended
         return child.ending()
     finally:
         child.close()
