@@ -100,7 +100,7 @@ def scene(name: str, folder: Path) -> None:
         engine_bundle = planned.bundles[-1]
         engine = serve.deployment(Engine, num_replicas=needs.engines, **placement_options(engine_bundle))
         app = engine.bind(str(folder / "engines"))
-        deploying = threading.Thread(target=cluster.serve, args=(app, "engines"), daemon=True)
+        deploying = threading.Thread(target=cluster.serve, args=([app], "engines"), daemon=True)
         deploying.start()  # in any order, as in a run
         ranks = [cluster.actor(Rank, f"rank{rank}", gpus=needs.rank_gpus, rank=rank) for rank in range(needs.ranks)]
         places = ray.get([rank.place.remote() for rank in ranks], timeout=WAIT_S)
