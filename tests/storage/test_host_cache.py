@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import threading
 import time
@@ -62,7 +63,7 @@ def test_processes_and_threads_share_a_download(cache: HostCache, tmp_path: Path
     def use() -> None:
         with cache.copy(URL, SIZE, slow) as folder:
             assert (folder / "file").stat().st_size == SIZE
-            (tmp_path / f"used-{os.getpid()}-{threading.get_ident()}").touch()
+            (tmp_path / f"used-{secrets.token_hex(8)}").touch()  # a later thread may get the number of an ended one
 
     children = [forked(use) for _ in range(3)]
     threads = [threading.Thread(target=use) for _ in range(2)]
