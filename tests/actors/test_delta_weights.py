@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from schemas.weights import WeightsActivated, WeightsKind, WeightsPublished
 from slime_events.core.config.save_steps import SaveSteps
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
+from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.pending_batches import PendingBatches
 from storage.weights.delta_rule import DeltaRule
 from storage.weights.files import is_delta
@@ -52,13 +54,25 @@ BREAKS: dict[str, Break | None] = {
 }
 
 
+class TwoSteps(OnDisk):
+    """Take two steps and no third: whoever kills the trainer finds version 2 as the newest, whatever the load."""
+
+    left = 2
+
+    async def train(self, batch: TrainBatch) -> StepResult:
+        if not self.left:
+            await asyncio.Event().wait()
+        self.left -= 1
+        return await super().train(batch)
+
+
 async def run(
     folder: Path, rule: DeltaRule | None, monkeypatch: pytest.MonkeyPatch, broken: Break | None
 ) -> Simulation:
     """A run whose trainer is killed after its first checkpoint."""
     folder.mkdir()
     store = WeightStore(str(folder / "weights"), durable=False, deltas=rule)
-    sim = Simulation(folder, make_plan(steps=STEPS, checkpoint_every=2), ranks=OnDisk())
+    sim = Simulation(folder, make_plan(steps=STEPS, checkpoint_every=2), ranks=TwoSteps())
     plan = TrainerPlan(
         steps=STEPS, checkpoints=str(folder / "checkpoints"), saves=SaveSteps(2), retention=Retention(newest=2),
         save_hf=str(folder / "hf" / "step{rollout_id}"),
