@@ -20,7 +20,7 @@ from tests.browser.tab import Tab
 from tests.browser.views import ALL, Sights, paths
 from tests.browser.way import there_and_back
 
-pytestmark = [pytest.mark.soak, pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
+pytestmark = [pytest.mark.soak, pytest.mark.real, pytest.mark.timeout(1500), pytest.mark.asyncio(loop_scope="package")]
 
 RUNS = (DEMO, AGENTS, KILLED)
 

@@ -72,6 +72,7 @@ ACTIVATIONS = Table(
         Column("pause_seconds", FLOAT, "t.seconds", "pause of the engine to load it [s]"),
         Column("lag_seconds", FLOAT, "t.lag", "time since its publication [s]"),
         Column("resumed_rollouts", INT, "t.resumed", "number of running rollouts that continued with it"),
+        Column("carrier", TEXT, "t.carrier", "how the engine took its bytes, such as `files`"),
     ),
 )
 
