@@ -55,7 +55,7 @@ BREAKS: dict[str, Break | None] = {
 
 
 class TwoSteps(OnDisk):
-    """Take two steps and no third: whoever kills the trainer finds version 2 as the newest, whatever the load."""
+    """Take two steps and no third: if the trainer is killed, version 2 is the newest, under any load."""
 
     left = 2
 
