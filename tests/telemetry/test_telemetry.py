@@ -150,7 +150,7 @@ def test_process_log(tmp_path: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.warn("odd", stacklevel=1)
-        assert not any(said in first.read_text() for said in ("said once", "odd"))  # threads of other tests may log too
+        assert not any(text in first.read_text() for text in ("said once", "odd"))  # threads of other tests may log too
         assert "INFO x: said once" in second.read_text()
         assert "odd" in second.read_text()
         assert second.name.startswith("trainer-")
