@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import logging
 import os
 import time
@@ -37,7 +39,7 @@ from serve_apps.rollouts.rollout import ChunkRule
 from serve_apps.rollouts.rollout_worker import TAKE_LIMIT, EngineContext, RolloutWorker
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reward import RewardSettings
-from slime_events.core.planning.homes import MOVED, Home, Standing, at_home, standing_of
+from slime_events.core.planning.homes import MOVED, RAY_NODE, Home, Standing, at_home, standing_of
 from slime_events.core.run.join import join_run
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
@@ -69,7 +71,7 @@ class RolloutEngine:
         self._url = url
         self._address, self._settings, self._reward, self._generate = address, settings, reward, generate
         self._home = home
-        self._template = f"{address.run}-{os.getppid()}"  # of this run, and of this machine's part of its Ray
+        self._template = template_name(address, os.getppid())
         self._failures = Counter[WeightsCarrier]()
         listen_on_this_node()
         self._task = asyncio.get_event_loop().create_task(self._serve(), name="rollouts")
@@ -85,9 +87,9 @@ class RolloutEngine:
         A lost engine is replaced here, in the same process: Serve replaces a replica only at its third failed check,
         and by a new process. If an engine cannot be started at all, Serve handles it.
         """
-        moved = {}
+        facts = {RAY_NODE: str(ray.get_runtime_context().get_node_id())}
         if self._home is not None:
-            moved = moved_here(self._home, *await asyncio.to_thread(_whereabouts))
+            facts |= moved_here(self._home, *await asyncio.to_thread(_whereabouts))
         while True:
             async with join_run(self._address, "engine") as worker:
                 begun = time.perf_counter()
@@ -97,7 +99,7 @@ class RolloutEngine:
                     await engine.start(START_DEADLINE_S["cuda" if self._url else resolve_device(self._settings)])
                 try:
                     async with _loss_recorded(worker):
-                        await worker.join({"engine": time.perf_counter() - begun}, moved)
+                        await worker.join({"engine": time.perf_counter() - begun}, facts)
                         await self._work(worker, engine)
                     return
                 except EngineError as error:
@@ -151,6 +153,16 @@ async def _loss_recorded(worker: Participant) -> AsyncIterator[None]:
             requests = error.requests if isinstance(error, EngineLost) else ()
             await worker.append([WorkerLost(worker=worker.id, role=worker.role, reason=reason, requests=requests)])
         raise
+
+
+def template_name(address: RunAddress, raylet: int) -> str:
+    """Return the name of the process from which a run's engine hosts are forked. raylet: process id of this machine's
+    part of Ray, with which the template ends.
+
+    Two users of one Ray may have runs of the same name, and a resumed run has an environment of its own.
+    """
+    own = address.run, address.folder, address.nats.url, str(address.incarnation.number)
+    return f"{hashlib.sha256(json.dumps(own).encode()).hexdigest()[:16]}-{raylet}"
 
 
 def listen_on_this_node() -> None:

@@ -35,6 +35,8 @@ from tests.cluster.plan import (
 
 WAIT_S = 60.0
 STORE_BYTES = 80 << 20
+RAY_TRIES = 3
+"""Starts of Ray on a machine: on busy cores, one can miss Ray's own time limits."""
 INIT = (
     "hostname {name} && mount --make-rprivate / && mount -t tmpfs tmpfs {private} && mount -t tmpfs tmpfs /dev/shm && "
     "{more} touch {ready} && while :; do sleep 1000 & wait; done"
@@ -156,7 +158,14 @@ class Machines:
         words = ["env", *(f"-u{name}" for name in os.environ | self.environment() if name.startswith("AWS_"))]
         words += [_ray(), "start", f"--node-ip-address={address}", "--num-cpus=2", "--disable-usage-stats"]
         words += [f"--object-store-memory={STORE_BYTES}", *(first if number == 1 else later)]
-        self.call(number, words, timeout_s=120)
+        for tries in range(RAY_TRIES):
+            try:
+                self.call(number, words, timeout_s=120)
+                return
+            except subprocess.CalledProcessError as error:
+                if tries == RAY_TRIES - 1:
+                    said = error.stdout + error.stderr
+                    raise RuntimeError(f"Ray did not start on machine {number}: {said}") from error
 
     def kill_all(self) -> None:
         """End all machines at once."""

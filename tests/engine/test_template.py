@@ -15,8 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
+from serve_apps.deployment import template_name
 from serve_apps.engines.template import UNUSED_S, ask_template
 from slime_events.core.child.process_table import runs
+from slime_events.core.run.run_address import Incarnation, RunAddress
+from storage.jetstream.address import NatsAddress
+from storage.own_socket import address
 
 HOST = """
 import json, os, socket, sys
@@ -153,3 +157,21 @@ def test_it_ends_with_its_owners_and_their_parent(tmp_path: Path) -> None:
     raylet.wait()
     raylet.stdout.close()
     assert _ends(pid)
+
+
+def test_two_runs_of_one_name_on_one_ray_have_no_template_together() -> None:
+    def name(folder: str = "/runs/a", url: str = "nats://10.0.0.1:4222", number: int = 0, raylet: int = 7) -> str:
+        joined = RunAddress(
+            run="a" * 100,  # an abstract socket's address has 107 bytes
+            nats=NatsAddress(url=url),
+            folder=folder,
+            blob_url="",
+            archive_url="",
+            weights_url="",
+            incarnation=Incarnation(number=number),
+        )
+        return template_name(joined, raylet)
+
+    names = [name(), name(folder="/runs/b"), name(url="nats://10.0.0.2:4222"), name(number=1), name(raylet=8)]
+    assert len({*names, name()}) == len(names)
+    assert all(len(address(f"{each}-{'0' * 16}")) <= 107 for each in names)

@@ -76,6 +76,17 @@ def test_deaths_count_while_the_run_does_not_move_on() -> None:
     assert restarts.allows("trainer", 9)
 
 
+def test_a_death_on_a_machine_that_is_just_lost_does_not_count_twice() -> None:
+    """The connection of a rank ends before Ray knows of its machine, where the next rank then is too."""
+    restarts = Restarts(most=2)
+    assert restarts.allows("trainer", 7, ())
+    assert restarts.allows("trainer", 7, {"node2"})
+    assert not restarts.allows("trainer", 7, {"node2"})
+    early = Restarts(most=2)
+    assert early.allows("trainer", 7, {"node2"})
+    assert not early.allows("trainer", 7, {"node2"})
+
+
 def test_a_run_that_fails_while_its_engines_are_deployed_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
 from schemas.errors import TrainerError
 from schemas.event import Event
@@ -20,9 +21,10 @@ from schemas.runs import RunFailed
 from schemas.subjects import of_type
 from schemas.trainers import Fidelity, TrainerRestored
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.app.launch import supervisor
+from slime_events.app.launch import machine_watch, supervisor
 from slime_events.app.launch.roles import ARCHIVIST
 from slime_events.app.launch.supervisor import Supervisor
+from slime_events.core.planning.homes import RAY_NODE
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from slime_events.core.state.run import RunPhase
@@ -43,8 +45,8 @@ async def worker(monkeypatch: pytest.MonkeyPatch) -> Participant:
     return worker
 
 
-async def watch(worker: Participant, folder: Path, *events: Event, note: Any = lambda _: None) -> Progress:
-    """Until the run has ended; what was seen of it. events: appended together once the launcher watches."""
+async def watch(worker: Participant, folder: Path, *events: Event, note: Any = lambda _: None, **run: Any) -> Progress:
+    """Return what is seen of a run. events: appended together once the launcher watches. run: settings."""
 
     class Follower(RecordFollower):
         async def next(self, wait_s: float) -> list[Recorded | ForeignRecord]:
@@ -54,7 +56,7 @@ async def watch(worker: Participant, folder: Path, *events: Event, note: Any = l
 
     archivist = asyncio.get_running_loop().create_future()
     roles: Any = SimpleNamespace(tasks={ARCHIVIST: archivist}, stop=lambda role: archivist.cancel())
-    settings = made.settings(rollout={"rollout_batch_size": 1, "num_rollout": 1, "rollout_deadline": 0.1})
+    settings = made.settings(rollout={"rollout_batch_size": 1, "num_rollout": 1, "rollout_deadline": 0.1}, run=run)
     run_folder: Any = SimpleNamespace(path=folder, logs=folder, archive=folder / "archive", named="sim")
     view: Any = SimpleNamespace(begin=lambda *_: archivist.set_result(None), tick=lambda *_: None, note=note)
     progress = Progress("sim")
@@ -150,3 +152,52 @@ async def test_an_engine_that_was_killed_is_told_in_the_log(tmp_path: Path, work
     assert lost["told"].reason == "its own words"
     assert {event.role for event in lost.values()} == {"engine"}
     assert not any(event.requests for event in lost.values()), "nobody knows that a request was why"
+
+
+async def test_an_engine_of_a_lost_machine_is_told_in_the_log(
+    tmp_path: Path, worker: Participant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its processes are not seen from here, but Ray knows the machine."""
+    rows = [{"NodeID": f"node{n}", "NodeManagerAddress": f"10.0.0.{n}", "Alive": True} for n in (1, 2)]
+    monkeypatch.setattr(machine_watch, "ASK_S", 0.01)
+    monkeypatch.setattr(ray, "nodes", lambda: rows)
+    joined = [
+        WorkerJoined(worker=name, role=role, pid=1 << 30, node="elsewhere", facts=facts)
+        for name, role, facts in (
+            ("near", "engine", {RAY_NODE: "node1"}),
+            ("lost", "engine", {RAY_NODE: "node2"}),
+            ("of-an-older-log", "engine", {}),
+            ("trainer-1", "trainer", {RAY_NODE: "node2"}),
+        )
+    ]
+
+    async def strike() -> None:
+        await asyncio.sleep(0.2)
+        rows[1]["Alive"] = False
+        async with asyncio.timeout(30):
+            while await worker.log.last(of_type("sim", "worker.lost")) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        await worker.append([made.finished()])
+
+    striking = asyncio.create_task(strike())
+    monkeypatch.setattr(supervisor, "CONDUCTOR_GRACE_S", 60.0)
+    await watch(worker, tmp_path, *joined, ray_address="10.0.0.1:6379")
+    await striking
+    events = [record.envelope.event async for record in worker.log.read(1, of_type("sim", "worker.lost"))]
+    assert events == [WorkerLost(worker="lost", role="engine", reason="its machine 10.0.0.2 is lost")]
+
+
+async def test_a_ray_that_does_not_answer_does_not_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [[{"NodeID": "node2", "NodeManagerAddress": "10.0.0.2", "Alive": False}], None]
+
+    def nodes() -> Any:
+        if (answer := answers.pop(0)) is None:
+            raise ray.exceptions.RaySystemError("the GCS is away")
+        return answer
+
+    monkeypatch.setattr(ray, "nodes", nodes)
+    watched = machine_watch.MachineWatch(joined=True)
+    assert [dict(await watched.lost(now=True)) for _ in range(2)] == [{"node2": "10.0.0.2"}] * 2
+    assert not answers
+    assert not await machine_watch.MachineWatch(joined=False).lost(now=True)

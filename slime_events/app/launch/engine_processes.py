@@ -1,36 +1,55 @@
-"""`EngineProcesses`: find engines on this machine whose process was killed, by SIGKILL or because memory ran out.
+"""`EngineProcesses`: find engines that were killed, by SIGKILL, because memory ran out, or with their machine.
 
 An engine that ends by itself appends its worker.lost. A killed engine cannot, and Ray Serve replaces it without a
 message. Other engines get its requests in both cases (decision 0055), and the log should show why.
 """
 
 import socket
+from collections.abc import Mapping
 
 from schemas.event import Event
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.core.child.process_table import runs
+from slime_events.core.planning.homes import RAY_NODE
 
 ROLE = "engine"
 
 
 class EngineProcesses:
-    """A fold of workers. Ignores engines on other machines and engines whose process is not visible here."""
+    """A fold of workers. It sees processes on this machine only; of other machines it learns from Ray."""
 
     def __init__(self) -> None:
         self._node = socket.gethostname()
         self._pids: dict[str, int] = {}
+        self._machines: dict[str, str] = {}
 
     def apply(self, event: Event) -> None:
         """Fold one event in when it arrives."""
-        if isinstance(event, WorkerJoined) and event.role == ROLE and event.node == self._node and runs(event.pid):
-            self._pids[event.worker] = event.pid
+        if isinstance(event, WorkerJoined) and event.role == ROLE:
+            if event.node == self._node and runs(event.pid):
+                self._pids[event.worker] = event.pid
+            if machine := event.facts.get(RAY_NODE):
+                self._machines[event.worker] = machine
         elif isinstance(event, WorkerLost):
-            self._pids.pop(event.worker, None)
+            self._forget(event.worker)
 
-    def gone(self) -> list[WorkerLost]:
-        """Return events for the engines killed since the last call. They name no requests, as the cause is unknown."""
-        gone = [(worker, pid) for worker, pid in self._pids.items() if not runs(pid)]
-        for worker, _ in gone:
-            del self._pids[worker]
-        reason = "its process {} has disappeared: it was killed from outside, or the machine ran out of memory"
-        return [WorkerLost(worker=worker, role=ROLE, reason=reason.format(pid)) for worker, pid in gone]
+    def gone(self, lost: Mapping[str, str]) -> list[WorkerLost]:
+        """Return events for the engines killed since the last call. They name no requests, as the cause is unknown.
+
+        lost: addresses of lost machines by Ray's node id.
+        """
+        reasons = {
+            worker: f"its process {pid} has disappeared: it was killed from outside, or the machine ran out of memory"
+            for worker, pid in self._pids.items()
+            if not runs(pid)
+        }
+        for worker, machine in self._machines.items():
+            if machine in lost:
+                reasons[worker] = f"its machine {lost[machine]} is lost"
+        for worker in reasons:
+            self._forget(worker)
+        return [WorkerLost(worker=worker, role=ROLE, reason=reason) for worker, reason in reasons.items()]
+
+    def _forget(self, worker: str) -> None:
+        self._pids.pop(worker, None)
+        self._machines.pop(worker, None)

@@ -63,6 +63,13 @@ def lost_of(nodes: list[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
+def lost_nodes() -> dict[str, str]:
+    """Return the addresses of all machines that have left Ray, by node id. A machine that comes back has a new id."""
+    import ray
+
+    return {str(node["NodeID"]): str(node["NodeManagerAddress"]) for node in ray.nodes() if not node["Alive"]}
+
+
 def on_node(node: str, *, or_elsewhere: bool = False) -> dict[str, Any]:
     """Return the options of an actor on a machine. or_elsewhere: any other machine will do if that one is lost."""
     from ray.util.placement_group import NODE_ID_LABEL_KEY

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 from schemas.archives import ArchiveSealed
@@ -19,6 +19,7 @@ from schemas.trainers import Fidelity, TrainerRestored
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.app.launch.engine_processes import EngineProcesses
 from slime_events.app.launch.engine_watch import EngineWatch
+from slime_events.app.launch.machine_watch import MachineWatch
 from slime_events.app.launch.refusal_watch import RefusalWatch, refused_prompts
 from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, GATEWAY, Roles, error_of, is_lost, reason_of
 from slime_events.app.launch.run_announcement import FAIL_DEADLINE_S, announce_failure
@@ -80,6 +81,7 @@ class Supervisor:
         self._keeper = StateKeeper(snapshots, settings.run.archive_url or str(folder.archive))
         self._archive = ArchiveWatch(settings.run.archive_seconds + ARCHIVE_LATE_S)
         self._restarts = Restarts(settings.run.max_deaths)
+        self._machines = MachineWatch(joined=bool(settings.run.ray_address))
         self._plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
         self._stall = self._new_stall()
         self._over = False
@@ -142,7 +144,7 @@ class Supervisor:
                 if not follower.caught_up:
                     continue
                 if not self._over:
-                    await self._append_lost(self._processes.gone())
+                    await self._append_lost(self._processes.gone(await self._machines.lost()))
                 if has_begun:
                     self._view.tick(self._progress, self._settings.rollout.num_rollout or 0)
                 if late := self._archive.late(time.monotonic()):
@@ -208,7 +210,8 @@ class Supervisor:
 
     async def _start_again(self, role: str, reason: str) -> None:
         most = self._settings.run.max_deaths
-        if not self._restarts.allows(role, self._progress.state.moved):
+        lost = await self._machines.lost(now=True)
+        if not self._restarts.allows(role, self._progress.state.moved, lost):
             await self._fail(role, f"its process died {most} times without progress of the run: {reason}")
         self._view.note(f"the {role} is lost: {reason}; starting another one")
         self._roles.start(role)
@@ -265,16 +268,18 @@ class Restarts:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._deaths: dict[str, tuple[int, int]] = {}
+        self._deaths: dict[str, tuple[int, int, frozenset[str]]] = {}
 
-    def allows(self, role: str, moved: int) -> bool:
+    def allows(self, role: str, moved: int, lost: Collection[str] = ()) -> bool:
         """Fold a death in, and return whether to start the role again.
 
-        moved: position of the newest event that was progress.
+        moved: position of the newest event that was progress. lost: machines that are lost. A death does not count if
+        a machine was lost since the one before: Ray starts a process on a dying machine until it knows about it.
         """
-        count, before = self._deaths.get(role, (0, moved))
-        count = count + 1 if moved == before else 1
-        self._deaths[role] = count, moved
+        count, before, known = self._deaths.get(role, (0, moved, frozenset[str]()))
+        counts = not count or known.issuperset(lost)
+        count = count + counts if moved == before else 1
+        self._deaths[role] = count, moved, frozenset(lost)
         return count < self._most
 
 

@@ -10,6 +10,9 @@ from schemas.placements import PlacedRole, PlacementPlanned
 MOVED = "moved"
 """Fact of a `worker.joined`: processes that are on other machines than planned, and why."""
 
+RAY_NODE = "ray_node"
+"""Fact of an engine's `worker.joined`: Ray's id of its machine."""
+
 
 class Home(NamedTuple):
     """The planned machine of a process."""
