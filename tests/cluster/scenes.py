@@ -164,13 +164,15 @@ def objects_only(machines: Machines, reference: Reference) -> str:
         machines.start_ray(number)
     run = Run(machines, "objects")
     urls = [f"--{name}-url=s3://{BUCKET}/{name}" for name in ("weights", "blob", "archive")]
-    run.start_like(first / "settings.toml", urls)
-    assert run.end() == 0, run.text[-3000:]
-    there = [machines.call(number, ["ls", str(machines.shared / run.name)]).split() for number in (2, 3)]
-    for number in (2, 3):
-        machines.kill(number)
-        machines.start(number)
-        machines.start_ray(number)
+    try:
+        run.start_like(first / "settings.toml", urls)
+        assert run.end() == 0, run.text[-3000:]
+        there = [machines.call(number, ["ls", str(machines.shared / run.name)]).split() for number in (2, 3)]
+    finally:
+        for number in (2, 3):
+            machines.kill(number)
+            machines.start(number)
+            machines.start_ray(number)
     assert all(set(names) <= {"logs"} for names in there), there
     assert run.digests() == reference.digests
     return f"the same {STEPS} digests; weights, payloads and archive in s3://{BUCKET}; elsewhere process logs only"

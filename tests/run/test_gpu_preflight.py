@@ -242,3 +242,13 @@ def test_a_look_at_the_gpus_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(gpu_facts, "_ask", failing)
     (machine,) = gpu_facts.machines(None)
     assert "torch sees 0: OSError: libcuda.so.1 is broken" in str(machine.problem())
+
+
+def test_lines_of_ray_around_the_answer_are_not_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It prints some if one of its machines is lost, also while its driver ends."""
+    program = (
+        "from slime_events.app.launch import gpu_facts as facts; facts.look = lambda machine: machine; "
+        "print('[early]'); facts.tell(); print('[late]')"
+    )
+    monkeypatch.setattr(gpu_facts, "_PROGRAM", program)
+    assert gpu_facts._ask("here", msgspec.json.encode(GOOD).decode()) == (GOOD,)

@@ -15,6 +15,8 @@ from slime_events.core.run.own_python import own_path
 
 LOOK_S = 120.0
 """Seconds to import torch and the kernels, even from a cold disk, and for a Ray cluster to reply."""
+ANSWER = b"machines: "
+"""Beginning of the answer's line. Ray prints lines of its own, also after it, such as that a node is lost."""
 _PROGRAM = "from slime_events.app.launch.gpu_facts import tell; tell()"
 
 
@@ -43,7 +45,12 @@ def _ask(*words: str) -> tuple[Machine, ...]:
     """Run `tell` in a process, and return its output decoded."""
     command = [sys.executable, "-P", "-c", _PROGRAM, *words]
     done = subprocess.run(command, capture_output=True, timeout=LOOK_S, check=True, env=os.environ | own_path())
-    return msgspec.json.decode(done.stdout.splitlines()[-1], type=tuple[Machine, ...])
+    return _answer_in(done.stdout)
+
+
+def _answer_in(output: bytes) -> tuple[Machine, ...]:
+    (answer,) = [line.removeprefix(ANSWER) for line in output.splitlines() if line.startswith(ANSWER)]
+    return msgspec.json.decode(answer, type=tuple[Machine, ...])
 
 
 def _reason(error: Exception) -> str:
@@ -52,10 +59,10 @@ def _reason(error: Exception) -> str:
 
 
 def tell() -> None:
-    """Print the reply to `_ask` as one line: this machine, or the nodes of a Ray cluster."""
+    """Print the reply to `_ask` as a line: this machine, or the nodes of a Ray cluster."""
     kind, about = sys.argv[1:]
     nodes = _ray_nodes(about) if kind == "ray" else [look(msgspec.json.decode(about, type=Machine))]
-    print("\n" + msgspec.json.encode(nodes).decode())
+    print(f"\n{ANSWER.decode()}{msgspec.json.encode(nodes).decode()}")
 
 
 def look_at_node(name: str, count: int) -> Machine:
