@@ -78,9 +78,7 @@ def _ray_nodes(address: str) -> list[Machine]:
     ray.init(address=address, log_to_driver=False, logging_level="ERROR", runtime_env=environment)
     task = ray.remote(num_cpus=0, max_retries=0)(look_at_node)
     calls = [
-        task.options(scheduling_strategy=machine.only).remote(machine.address, machine.gpus)
-        for machine in ray_machines()
-        if machine.gpus
+        task.options(**machine.only).remote(machine.address, machine.gpus) for machine in ray_machines() if machine.gpus
     ]
     nodes: list[Machine] = ray.get(calls, timeout=LOOK_S / 2)
     return nodes or [Machine(ray=0)]

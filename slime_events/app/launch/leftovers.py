@@ -29,7 +29,7 @@ def end_leftovers(mark: str, app: str) -> int:
         if name.startswith(app):
             serve.delete(name)  # otherwise Serve would replace each engine that is ended
     task = ray.remote(num_cpus=0, max_retries=0)(_end_here)
-    calls = [task.options(scheduling_strategy=machine.only).remote(mark) for machine in ray_machines()]
+    calls = [task.options(**machine.only).remote(mark) for machine in ray_machines()]
     done, _ = ray.wait(calls, num_returns=len(calls), timeout=END_S) if calls else ([], [])
     count = 0
     for call in done:

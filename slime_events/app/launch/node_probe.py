@@ -29,7 +29,7 @@ def check_nodes(address: RunAddress, *, of_gpus: bool) -> None:
 
     task, own = ray.remote(num_cpus=0, max_retries=0)(problems_here), own_node()
     calls = [
-        (machine.address, task.options(scheduling_strategy=machine.only).remote(address))
+        (machine.address, task.options(**machine.only).remote(address))
         for machine in ray_machines()
         if machine.node != own and (machine.gpus or not of_gpus)
     ]

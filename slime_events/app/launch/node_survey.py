@@ -115,7 +115,7 @@ def _machines(variables: dict[str, str]) -> list[_Machine]:
         _Machine(
             address=machine.address,
             has_gpus=bool(machine.gpus),
-            look=actor.options(scheduling_strategy=machine.only).remote(machine.address, variables),
+            look=actor.options(**machine.only).remote(machine.address, variables),
             seen=Surveyed(address=machine.address),
         )
         for machine in ray_machines()

@@ -5,14 +5,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from schemas.doc import doc
 from schemas.redaction import shown
 from slime_events.core.planning.homes import at_home
-
-if TYPE_CHECKING:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 EXPECTED = frozenset({1, 4})
 """Ray's DeathReason of a machine that was stopped on purpose: `ray stop`, or an autoscaler that found it idle."""
@@ -27,11 +24,9 @@ class RayMachine:
     gpus: Annotated[int, doc("GPUs that Ray counts there")]
 
     @property
-    def only(self) -> NodeAffinitySchedulingStrategy:
-        """The scheduling strategy of a task or an actor that may run on this machine alone."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        return NodeAffinitySchedulingStrategy(self.node, soft=False)
+    def only(self) -> dict[str, Any]:
+        """The options of a task or an actor that may run on this machine alone, which may just have joined."""
+        return on_node(self.node)
 
 
 def ray_machines() -> list[RayMachine]:
