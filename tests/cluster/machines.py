@@ -164,8 +164,8 @@ class Machines:
                 return
             except subprocess.CalledProcessError as error:
                 if tries == RAY_TRIES - 1:
-                    said = error.stdout + error.stderr
-                    raise RuntimeError(f"Ray did not start on machine {number}: {said}") from error
+                    output = error.stdout + error.stderr
+                    raise RuntimeError(f"Ray did not start on machine {number}: {output}") from error
 
     def kill_all(self) -> None:
         """End all machines at once."""

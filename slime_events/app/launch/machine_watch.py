@@ -22,7 +22,7 @@ class MachineWatch:
 
     def __init__(self, *, joined: bool) -> None:
         self._joined = joined
-        self._asked = -math.inf
+        self._newest_look = -math.inf
         self._lost: Mapping[str, str] = {}
 
     async def lost(self, *, now: bool = False) -> Mapping[str, str]:
@@ -30,8 +30,8 @@ class MachineWatch:
 
         Without an answer of Ray, the result is that of the last one.
         """
-        if self._joined and (now or time.monotonic() - self._asked >= ASK_S):
-            self._asked = time.monotonic()
+        if self._joined and (now or time.monotonic() - self._newest_look >= ASK_S):
+            self._newest_look = time.monotonic()
             try:
                 async with asyncio.timeout(ANSWER_S):
                     await in_thread(self._ask)

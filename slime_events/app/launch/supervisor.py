@@ -276,8 +276,8 @@ class Restarts:
         moved: position of the newest event that was progress. lost: machines that are lost. A death does not count if
         a machine was lost since the one before: Ray starts a process on a dying machine until it knows about it.
         """
-        count, before, known = self._deaths.get(role, (0, moved, frozenset[str]()))
-        counts = not count or known.issuperset(lost)
+        count, before, earlier = self._deaths.get(role, (0, moved, frozenset[str]()))
+        counts = not count or earlier.issuperset(lost)
         count = count + counts if moved == before else 1
         self._deaths[role] = count, moved, frozenset(lost)
         return count < self._most
