@@ -12,9 +12,14 @@ import msgspec
 import pytest
 
 from schemas.errors import InvalidValue
+from slime_events.app.cli.checks import Outcome
+from slime_events.app.cli.commands import doctor
+from slime_events.app.cli.main import main
+from slime_events.app.cli.server_checks import check_server
 from slime_events.app.launch.external_preflight import check_external, check_reads_weights
 from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.tokenizer import load_tokenizer
+from tests.cli.invoke import arguments
 from tests.engine import tiny_model
 from tests.scripted_server import Answers, ScriptedServer
 
@@ -80,3 +85,42 @@ def test_each_one_that_does_not_fit_is_named(checkpoint: Path, servers: list[Scr
         assert part in str(refused.value)
     assert first.url not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_looks_at_each_server_as_a_start_does(
+    checkpoint: Path, servers: list[ScriptedServer], tmp_path: Path
+) -> None:
+    runs, (first, second) = tmp_path / "runs", servers
+    second.answers.server_info["dtype"] = "bfloat16"
+    good, bad = (check_server(server.url, str(checkpoint), runs, "cpu") for server in servers)
+    assert (good.outcome, bad.outcome) == (Outcome.OK, Outcome.FAIL)
+    assert "--dtype float32" in bad.detail
+    assert not bad.detail.startswith("--rollout")
+    assert [len(server.loaded) for server in servers] == [1, 0]
+    assert not runs.exists()
+    first.answers.refuses = "no such folder"
+    assert "no such folder" in check_server(first.url, str(checkpoint), runs, "cpu").detail
+    assert check_server("nonsense:port", str(checkpoint), runs, "cpu").outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize("words", [["--hf-checkpoint", "m"], ["--rollout-external-engine-addrs", "10.0.0.5:30000"]])
+def test_doctor_wants_servers_and_their_model_together(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--quick", *words]) == 2
+    assert "too" in capsys.readouterr().err
+
+
+def test_doctor_has_a_row_for_each_server(checkpoint: Path, servers: list[ScriptedServer], tmp_path: Path) -> None:
+    urls = [server.url for server in servers]
+    words = [
+        "--quick",
+        "--runs-dir",
+        str(tmp_path),
+        "--rollout-external-engine-addrs",
+        *urls,
+        "--hf-checkpoint",
+        str(checkpoint),
+    ]
+    rows = {check.name: check.outcome for check in doctor.diagnose(arguments("doctor", *words))}
+    assert {name: outcome for name, outcome in rows.items() if name.startswith("server ")} == {
+        f"server {url}": Outcome.OK for url in urls
+    }

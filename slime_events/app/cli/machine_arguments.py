@@ -34,6 +34,9 @@ def declare_doctor(parser: CommandParser) -> None:
     option(parser, "--ray-address HOST:PORT", "check all machines of this Ray too, and the network between them")
     shared = "with --ray-address: a folder or store that all machines must see (repeatable)"
     option(parser, "--shared URL", shared, default=[], action="append")
+    servers = "SGLang servers that run already, compared with --hf-checkpoint"
+    option(parser, "--rollout-external-engine-addrs HOST:PORT", servers, default=[], nargs="+")
+    option(parser, "--hf-checkpoint DIR", "with --rollout-external-engine-addrs: the model of the run")
     how = parser.add_mutually_exclusive_group()
     switch(how, "--quick", "check versions only; import nothing")
     switch(how, "--imports", "import SGLang and Megatron-core, not only check their files")

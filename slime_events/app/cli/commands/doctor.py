@@ -20,7 +20,8 @@ from slime_events.app.cli.nats_access import check_anybody, check_batches, check
 from slime_events.app.cli.render.text import one_line, terminal_width
 from slime_events.app.cli.sockets import check_sockets
 from slime_events.app.terminal import raw_stream
-from slime_events.core.machine.gpus import this_machine
+from slime_events.core.config.engine import Device
+from slime_events.core.machine.gpus import Machine, this_machine
 from storage.jetstream.address import NatsPlace
 
 _PSUTIL = "pip install psutil: without psutil, saving a Megatron checkpoint hangs"
@@ -66,7 +67,15 @@ def _checks(arguments: argparse.Namespace) -> list[Callable[[], Check]]:
         checks.check_memory,
         check_sockets,
         *(partial(checks.check_object_store, name, url) for name, url in stores if url),
+        *(partial(_check_server, address, arguments, here) for address in arguments.rollout_external_engine_addrs),
     ]
+
+
+def _check_server(address: str, arguments: argparse.Namespace, here: Machine) -> Check:
+    from slime_events.app.cli.server_checks import check_server  # imports parts of engines, which few checks need
+
+    device: Device = "cuda" if here.has_gpus else "cpu"
+    return check_server(address, arguments.hf_checkpoint, arguments.runs_dir, device)
 
 
 def diagnose_cluster(arguments: argparse.Namespace) -> list[Check]:
@@ -92,6 +101,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Print one row per check; return 1 if any failed."""
     if arguments.shared and not arguments.ray_address:
         raise InvalidValue("--shared is checked on the machines of a Ray: give --ray-address too")
+    if arguments.rollout_external_engine_addrs and not arguments.hf_checkpoint:
+        raise InvalidValue("--rollout-external-engine-addrs compares servers with a model: give --hf-checkpoint too")
+    if arguments.hf_checkpoint and not arguments.rollout_external_engine_addrs:
+        raise InvalidValue("--hf-checkpoint is compared with servers: give --rollout-external-engine-addrs too")
     checked = diagnose(arguments) + (diagnose_cluster(arguments) if arguments.ray_address else [])
     print_checks(checked, "This cluster" if arguments.ray_address else "This machine")
     return int(any(check.outcome is Outcome.FAIL for check in checked))
