@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
 
-from schemas.errors import ArchiveDamaged, RunIsOn, StorageError
+from schemas.errors import ArchiveDamaged, InvalidValue, RunIsOn, StorageError
+from schemas.event import Event
 from schemas.prompts import Source
 from slime_events.app.cli.commands.archive import check_blobs as blobs_of
 from slime_events.app.cli.commands.restore import MARK
@@ -38,7 +40,7 @@ def run(tmp_path: Path) -> RunFolder:
     return folder
 
 
-async def _fill(folder: RunFolder, settings: TrainSettings) -> None:
+async def _fill(folder: RunFolder, settings: TrainSettings, *more: Event) -> None:
     blobs = BlobStore(str(folder.blobs))
     events = [made.started(settings, code_version="0")]
     events += [
@@ -51,7 +53,7 @@ async def _fill(folder: RunFolder, settings: TrainSettings) -> None:
     ]
     async with await NatsServer.start(folder.nats) as server:
         log = await JetStreamLog.open(server.url, "r")
-        await made.say(log, *events)
+        await made.say(log, *events, *more)
         await log.close()
 
 
@@ -129,3 +131,29 @@ def test_what_is_refused(run: RunFolder, tmp_path: Path) -> None:
         archive(words(run))
     with pytest.raises(StorageError):
         restore(["r", str(tmp_path / "nothing"), "--runs-dir", str(tmp_path / "other")])
+
+
+def test_weights_at_a_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Named on the command line, the store is trusted, and the newest version is looked for there."""
+    weights, backup, run = str(tmp_path / "weights"), str(tmp_path / "backup"), RunFolder.create(tmp_path / "runs", "r")
+    settings = made.settings(run={"run": "r", "runs_dir": str(tmp_path / "runs"), "weights_url": weights})
+    run.settings.write_text(to_toml(settings))
+    asyncio.run(_fill(run, settings, made.published(0), made.published(1)))
+    assert archive(words(run, backup)) == 0
+
+    def restored(name: str, *more: str) -> str:
+        assert restore(["r", backup, "--runs-dir", str(tmp_path / name), *more]) == 0
+        return capsys.readouterr().out
+
+    unnamed = restored("unnamed")
+    assert "--weights-url" in unnamed
+    assert "lacks version" not in unnamed
+    for name, more in (("named", ["--weights-url", weights]), ("trusted", ["--trust-archive"])):
+        output = restored(name, *more)
+        assert "these flags" not in output
+        assert f"{weights}/r lacks version 1" in output
+    assert weights in RunFolder(tmp_path / "named", "r").restored.read_text()
+    (tmp_path / "weights" / "r" / "v000001-d1").mkdir(parents=True)
+    assert "lacks version" not in restored("complete", "--weights-url", weights)
+    with pytest.raises(InvalidValue, match=re.escape(f"at {weights}: give that URL")):
+        restored("wrong", "--weights-url", f"{weights}2")

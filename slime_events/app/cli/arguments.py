@@ -275,6 +275,7 @@ def _restore(parser: CommandParser) -> None:
     option(parser, "--runs-dir DIR", f"folder of all runs [{RUNS_DIR}]", default=RUNS_DIR)
     nats_options(parser, "restore into this NATS server [a server of the run's own]")
     option(parser, "--blob-url URL", "where its large payloads are (fsspec URL) [the archive, and the run's folder]")
+    option(parser, "--weights-url URL", "where its weight versions are, if not in its folder (fsspec URL)")
     switch(parser, TRUST, "the archive is your own: use all addresses, functions and commands in its settings")
     option(parser, "--nats-replicas N", "replicas in the NATS cluster [1]", int, 1)
 

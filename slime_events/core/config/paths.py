@@ -1,6 +1,7 @@
 """Check that files and folders in the settings exist."""
 
 import re
+import shlex
 from pathlib import Path
 
 from schemas.errors import InvalidValue
@@ -23,8 +24,8 @@ def missing_paths(settings: TrainSettings) -> list[str]:
     problems = []
     for name, path in [*folders, ("critic_load", trainer.critic_load), ("load", trainer.load)]:
         if path and is_remote(path):
-            cure = "download it to the same path on each machine"
-            problems.append(f"{name} {path} is in an object store, but models are read from a disk: {cure}.")
+            cure = f"download it to the same path on each machine, and give that path: {download_command(path)}"
+            problems.append(f"{name} {path} is in an object store, but models are read from a disk: {cure}")
     if (copies := engine.update_weight_local_checkpoint_dir) and is_remote(copies):
         cure = "give a folder on each engine's host"
         problems.append(f"update_weight_local_checkpoint_dir {copies} is in an object store: {cure}.")
@@ -61,6 +62,13 @@ def missing_paths(settings: TrainSettings) -> list[str]:
         cure = "give <the --archive-url of a run>/<its name>, or a run's folder"
         problems.append(f"archive_prompts {archive} does not exist: {cure}.")
     return problems
+
+
+def download_command(url: str) -> str:
+    """Return the command that downloads a folder of an object store into the current folder, with its own name."""
+    url, name = f"{url.rstrip('/')}/", url.rstrip("/").rpartition("/")[2]
+    program = f"import fsspec; fsspec.url_to_fs({url!r})[0].get({url!r}, {name!r}, recursive=True)"
+    return f"python -c {shlex.quote(program)}"
 
 
 def require_paths(settings: TrainSettings) -> None:

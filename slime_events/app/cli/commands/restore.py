@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from schemas.checkpoints import CheckpointSaved
-from schemas.errors import RunIsOn, StorageError, UntrustedText
+from schemas.errors import InvalidValue, RunIsOn, StorageError, UntrustedText
 from schemas.runs import RunStarted
 from schemas.subjects import of_type
 from schemas.trust import FLAG as TRUST
+from schemas.weights import WeightsPublished
 from slime_events.app.cli.files import nats_place as command_place
 from slime_events.app.launch.run_lock import holding
 from slime_events.app.terminal import raw_stream
@@ -34,6 +35,7 @@ from storage.log import EventLog
 from storage.nats.accounts import Access, guard
 from storage.nats.server import NatsServer
 from storage.open_log import record_place
+from storage.weights.store import WeightStore
 
 MARK = "restoring"
 """Name of a file in the run's folder that exists while the log is being restored."""
@@ -49,19 +51,20 @@ async def run(arguments: argparse.Namespace) -> int:
     settings = await asyncio.to_thread(_settings_of, reader)
     place = _nats_place(arguments, settings)
     blob_url = _blob_url(arguments, settings) or str(folder.blobs)
+    weights_url = _weights_url(arguments, settings)
     with limited_files(settings.run.file_access), holding(folder):
         options = {"replicas": arguments.nats_replicas, "archive_url": settings.run.log_leaves_for}
         async with _target(folder, place, options) as log:
             await _begin(folder, log)
             blobs = BlobStore(blob_url)
             done = await restore_log(reader, log, blobs, _progress)
-            missing = await _missing(log, settings, folder)
+            missing = await _missing(log, settings, folder, weights_url)
         for part in (folder.logs, folder.weights):
             part.mkdir(parents=True, exist_ok=True)
         if not folder.settings.exists():
             folder.write_settings(to_toml(settings))
         if not arguments.trust_archive:
-            addresses = (arguments.archive_url, arguments.nats_url, arguments.blob_url)
+            addresses = (arguments.archive_url, arguments.nats_url, arguments.blob_url, arguments.weights_url)
             folder.restored.write_text(json.dumps([address for address in addresses if address]))
         (folder.path / MARK).unlink()
     print(f"restored {done.position - done.before:,} events to position {done.position:,}, {done.blobs} blobs, "
@@ -111,11 +114,20 @@ def _blob_url(arguments: argparse.Namespace, settings: TrainSettings) -> str | N
     return str(arguments.blob_url or "") or None
 
 
+def _weights_url(arguments: argparse.Namespace, settings: TrainSettings) -> str | None:
+    """Return where the run's weight versions are, if the command may look there. Raises InvalidValue."""
+    recorded = settings.run.weights_url
+    if arguments.weights_url not in (None, recorded):
+        place = f"at {recorded}: give that URL" if recorded else "in its folder: leave the flag out"
+        raise InvalidValue(f"--weights-url {arguments.weights_url}: the run has its weight versions {place}")
+    return recorded if arguments.trust_archive else arguments.weights_url
+
+
 def _unnamed(arguments: argparse.Namespace, settings: TrainSettings) -> list[str]:
     """Return the archive's settings that name code or addresses outside the run and are not on the command line."""
     if arguments.trust_archive:
         return []
-    named = {arguments.archive_url, arguments.nats_url, arguments.blob_url}
+    named = {arguments.archive_url, arguments.nats_url, arguments.blob_url, arguments.weights_url}
     return [key for key, texts in reaching(settings).items() if not named.issuperset(texts)]
 
 
@@ -147,8 +159,10 @@ async def _target(folder: RunFolder, place: NatsPlace | None, options: dict[str,
         yield log
 
 
-async def _missing(log: EventLog, settings: TrainSettings, folder: RunFolder) -> list[str]:
-    """Return a sentence for each part that a resumed run makes again or needs first."""
+async def _missing(
+    log: EventLog, settings: TrainSettings, folder: RunFolder, weights_url: str | None = None
+) -> list[str]:
+    """Return a sentence for each part that a resumed run makes again or needs first. weights_url: to look there."""
     sentences = []
     published = await log.last(of_type(log.run, "weights.published"))
     in_folder = settings.run.weights_url is None
@@ -157,6 +171,13 @@ async def _missing(log: EventLog, settings: TrainSettings, folder: RunFolder) ->
             "an archive holds no weight versions: the trainer makes the newest version by training again; on a GPU, "
             "also copy its folder in weights/"
         )
+    if published is not None and isinstance(event := published.envelope.event, WeightsPublished) and weights_url:
+        store = WeightStore(f"{weights_url.rstrip('/')}/{log.run}")
+        if event.version not in await asyncio.to_thread(store.versions):
+            sentences.append(
+                f"{store.root} lacks version {event.version}, the newest one: the trainer makes it by training again; "
+                "on a GPU, also copy it there"
+            )
     saved = await log.last(of_type(log.run, "checkpoint.saved"))
     if saved is not None and isinstance(saved.envelope.event, CheckpointSaved):
         url = saved.envelope.event.url
