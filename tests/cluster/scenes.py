@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from schemas.weights import WeightsPublished
+from schemas.workers import WorkerLost
 from tests.cluster.machines import Machines, wait_for
 from tests.cluster.plan import beyond
 from tests.run.tiny import events_of, of
@@ -145,6 +146,9 @@ def machine_lost(number: int) -> Callable[[Machines, Reference], str]:
         machines.start(number)
         machines.start_ray(number)
         assert run.digests() == reference.digests
+        events, address = events_of(machines.shared / run.name), machines.machines[number - 1].address
+        reasons = [event.reason for event in of(events, WorkerLost) if event.role == "engine"]
+        assert reasons == ([f"its machine {address} is lost"] if ENGINE.removeprefix("ray::") in had else []), reasons
         lost = " and ".join(had)
         return f"lost after version {before} with {lost}; two more {seconds:.0f} s later; the same digests at the end"
 
