@@ -27,7 +27,6 @@ def test_machines_are_those_that_are_alive_in_the_order_of_their_addresses(monke
     rows = [row("10.0.0.10"), row("10.0.0.9", gpus=8), row("10.0.0.1", alive=False)]
     monkeypatch.setattr(ray, "nodes", lambda: rows)
     assert [(machine.address, machine.gpus) for machine in ray_machines()] == [("10.0.0.9", 8), ("10.0.0.10", 0)]
-    # An affinity fails at once if the node that Ray asks has not heard of a machine that has just joined.
     assert ray_machines()[0].only == {"label_selector": {NODE_ID_LABEL_KEY: "ab" * 28}}
 
 

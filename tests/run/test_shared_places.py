@@ -132,28 +132,32 @@ def test_problems_of_a_machine_have_the_log_and_each_place(tmp_path: Path, monke
 class Nodes:
     """Replace Ray: a machine answers with its problems, or raises. `asked` has the nodes of all calls."""
 
+    dying: frozenset[str] = frozenset()
+    """Machines that Ray declares lost when they are asked."""
+
     def __init__(self, answers: dict[str, list[str] | Exception], gpus: tuple[str, ...] = ()) -> None:
-        self.answers, self.gpus, self.calls = answers, gpus, list[str]()
+        self.answers, self.gpus, self.calls, self.lost = answers, gpus, list[str](), {"d"}
 
     def nodes(self) -> list[dict[str, Any]]:
         return [
             {
                 "NodeID": node * 56,
                 "NodeManagerAddress": node,
-                "Alive": node != "d",
+                "Alive": node not in self.lost,
                 "Resources": {"GPU": node in self.gpus},
             }
             for node in ("a", *self.answers, "d")
         ]
 
     def remote(self, **_: object) -> Callable[[object], Any]:
-        def options(scheduling_strategy: Any) -> Any:
-            return SimpleNamespace(remote=lambda _: scheduling_strategy.node_id[0])
+        def options(label_selector: dict[str, str]) -> Any:
+            return SimpleNamespace(remote=lambda _: next(iter(label_selector.values()))[0])
 
         return lambda _: SimpleNamespace(options=options)
 
     def get(self, node: str, timeout: float) -> list[str]:
         self.calls.append(node)
+        self.lost |= self.dying & {node}
         answer = self.answers[node]
         if isinstance(answer, Exception):
             raise answer
@@ -177,6 +181,17 @@ def test_each_machine_that_sees_something_else_is_named(monkeypatch: pytest.Monk
     assert "--blob-url x" in lines[0]
     assert "no module" in lines[2]
     assert nodes.calls == ["1", "2", "3", "4"], "all but this machine and the one that is gone"
+
+
+def test_a_machine_that_ray_loses_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray counts a lost machine as alive for a while, also beside the same machine that is back."""
+    gone = ray.exceptions.TaskUnschedulableError("the node does not exist any more")
+    nodes = Nodes({"1": gone, "2": []})
+    nodes.dying = frozenset("1")
+    asked_of(nodes, monkeypatch)
+    assert nodes.calls == ["1", "2"]
+    with pytest.raises(InvalidValue, match="machine 1"):
+        asked_of(Nodes({"1": gone, "2": []}), monkeypatch)
 
 
 def test_only_machines_with_gpus_matter_to_a_run_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,6 +136,10 @@ class Cluster:
         # Ray prints a message about each process that died to the terminal. The run reports what a death means; Ray's
         # messages go to the log.
         ray._private.worker.print_to_stdstream = _log_ray
+        self.look()
+
+    def look(self) -> None:
+        """Set `nodes` and `homes` to the machines that Ray counts as alive now."""
         self.nodes, self.homes = gpu_nodes(), cpu_nodes() if self._address else []
 
     def place(self, planned: PlacementPlanned) -> None:

@@ -8,7 +8,7 @@ import time
 from urllib.parse import urlsplit
 
 from schemas.errors import InvalidValue
-from slime_events.app.launch.ray_machines import answer_of, own_node, ray_machines
+from slime_events.app.launch.ray_machines import answer_of, lost_nodes, own_node, ray_machines
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.shared_places import problem_of
 from storage.nats.ports import is_loopback
@@ -29,14 +29,16 @@ def check_nodes(address: RunAddress, *, of_gpus: bool) -> None:
 
     task, own = ray.remote(num_cpus=0, max_retries=0)(problems_here), own_node()
     calls = [
-        (machine.address, task.options(**machine.only).remote(address))
+        (machine, task.options(**machine.only).remote(address))
         for machine in ray_machines()
         if machine.node != own and (machine.gpus or not of_gpus)
     ]
     problems, until = [], time.monotonic() + ANSWER_S
     for machine, call in calls:
         there, silent = answer_of(call, until - time.monotonic(), ANSWER_S)
-        problems += [f"machine {machine}: {problem}" for problem in ([silent] if silent else there)]
+        if silent and machine.node in lost_nodes():
+            continue  # it was lost before: Ray counts a lost machine as alive for a while, also if it is back
+        problems += [f"machine {machine.address}: {problem}" for problem in ([silent] if silent else there)]
     if problems:
         raise InvalidValue("\n".join(problems))
 

@@ -187,6 +187,7 @@ class Launch:
             address = self._address(server, incarnation)
             if self._settings.run.ray_address:
                 address = await asyncio.to_thread(self._probed, address)
+                await asyncio.to_thread(cluster.look)  # without machines that Ray has lost meanwhile
                 check_cancelled()
             planned = await self._place(cluster, worker, incarnation)
             check_cancelled()
