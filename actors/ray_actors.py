@@ -182,13 +182,24 @@ class TrainerActor:
             plan = TrainerPlan.of(settings, f"{address.folder}/checkpoints", evaluated=evaluated)
             try:
                 arguments = address, settings, worker, ranks, plan
-                if settings.run.tinker:  # reads all commands of the log, regardless of the version it starts from
-                    return await CommandedTrainer.of_run(*arguments, blobs=BlobStore(address.blob_url)).run()
-                snapshot = await _snapshots(address).newest(worker.log)
-                start_of = partial(training_start, snapshot.state) if snapshot else lambda version: 1
-                return await Trainer.of_run(*arguments, start_of=start_of).run()
+                async with _sends_weights(worker, settings.trainer.update_weight_transport):
+                    if settings.run.tinker:  # reads all commands of the log, regardless of the version it starts from
+                        return await CommandedTrainer.of_run(*arguments, blobs=BlobStore(address.blob_url)).run()
+                    snapshot = await _snapshots(address).newest(worker.log)
+                    start_of = partial(training_start, snapshot.state) if snapshot else lambda version: 1
+                    return await Trainer.of_run(*arguments, start_of=start_of).run()
             finally:
                 await ranks.close()
+
+
+def _sends_weights(worker: Participant, transport: str) -> contextlib.AbstractAsyncContextManager[None]:
+    """Return a context in which engines can receive weight versions, if the transport is that."""
+    if transport != "collective":
+        return contextlib.nullcontext()
+    from actors.trainer.rank_hosts import own_host
+    from actors.trainer.transfer_desk import TransferDesk
+
+    return TransferDesk(worker, own_host().address).opened()
 
 
 class RankActor:

@@ -23,6 +23,7 @@ from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.sessions import SessionOpened, SessionSealed
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.trainers import TrainerRestored
+from schemas.transfers import TransferBegun, TransferEnded, TransferJoined
 from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined, WorkerLost
@@ -46,6 +47,7 @@ EVENT_CLASSES: tuple[type[Event], ...] = (
     *(CommandGiven, CommandDone),
     *(BatchSealed, StepClaimed, StepCommitted, TrainerRestored),
     *(WeightsPublished, WeightsActivated),
+    *(TransferJoined, TransferBegun, TransferEnded),
     *(EvalCompleted, CheckpointSaved, ArchiveSealed),
     *(WorkerJoined, WorkerLost),
     PlacementPlanned,

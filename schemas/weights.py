@@ -19,6 +19,7 @@ class WeightsCarrier(enum.StrEnum):
 
     FILES = "files"
     SHARED_MEMORY = "shared_memory"
+    COLLECTIVE = "collective"
 
 
 class WeightsPublished(Event, frozen=True, kw_only=True, tag="weights.published"):

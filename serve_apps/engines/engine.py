@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from schemas.doc import doc
 from schemas.rollouts import RoutedExperts, Sampling, StopReason, WeightSpan
+from schemas.transfers import TransferBegun
 
 Tokens = npt.NDArray[np.int32]
 LogProbs = npt.NDArray[np.float32]
@@ -135,3 +136,18 @@ class Engine(Protocol):
 
     async def healthy(self) -> bool:
         """Return whether the engine and its scheduler are alive and answer."""
+
+
+@runtime_checkable
+class Receiver(Protocol):
+    """An engine that can receive weights as a member of a group, besides loading files."""
+
+    group_ranks: int
+    """Its processes that receive weights; 0 if it cannot with its settings."""
+    group_backend: str
+    """torch's backend for its device."""
+
+    async def receive_weights(self, group: TransferBegun, rank: int, digest: str) -> str | None:
+        """Receive a version, and return None, or why it did not come whole. Then it generates only after
+        `update_weights`. rank: of its first process. digest: the published one.
+        """

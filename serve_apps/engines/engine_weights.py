@@ -29,11 +29,12 @@ from schemas.doc import doc
 from schemas.errors import DeadlineExceeded, EngineError, WeightsDamaged
 from schemas.rollouts import RolloutRequested, StopReason
 from schemas.subjects import of_type
-from schemas.weights import WeightsActivated, WeightsPublished
-from serve_apps.engines.carriers.carrier import BESIDE, WeightPlaces
-from serve_apps.engines.carriers.delivery import Delivery, Update
+from schemas.weights import WeightsActivated, WeightsCarrier, WeightsPublished
+from serve_apps.engines.carriers.carrier import BESIDE, LiveCarrier, WeightPlaces
+from serve_apps.engines.carriers.delivery import Broadcast, Delivery, Update
+from serve_apps.engines.carriers.registry import LIVE
 from serve_apps.engines.checks import checked
-from serve_apps.engines.engine import Delta, Engine, GenerateRequest
+from serve_apps.engines.engine import Delta, Engine, GenerateRequest, Receiver
 from serve_apps.engines.limits import NO_LIMITS, EngineLimits
 from slime_events.core.run.participant import Participant
 from storage.group_commit import GroupCommit
@@ -116,7 +117,7 @@ class EngineWeights:
     ) -> None:
         self._limits, self._interrupted = limits, dict[str, None]()
         self._worker, self._engine, self._commit = worker, engine, commit
-        self._delivery, self._deadline_s, self._hold_s = Delivery(places), deadline_s, hold_s
+        self._delivery, self._deadline_s, self._hold_s = Delivery(places, _live(worker, engine)), deadline_s, hold_s
         self._missing: dict[int | None, str] = {}
         self._activations: Counter[int] = Counter()
         self._refused = 0
@@ -162,7 +163,8 @@ class EngineWeights:
             try:
                 published, published_at = await self._published(version)
                 wait_s = self._deadline_s if version == self._newest else 0.0
-                update = await self._delivery.prepare(published, held, wait_s=wait_s)
+                is_update = 0 <= self._version < version
+                update = await self._delivery.prepare(published, held, wait_s=wait_s, is_update=is_update)
             except WeightsDamaged as error:
                 if version == self._newest:
                     raise
@@ -172,7 +174,7 @@ class EngineWeights:
             self._next = version
             try:
                 await self._pause(version)
-                activated = await self._activate(update, published_at)
+                activated = await self._activate(update, published_at, held)
             finally:
                 self._next = None
                 self._notify()
@@ -208,16 +210,21 @@ class EngineWeights:
                 f"within {self._deadline_s:.0f} s"
             ) from None
 
-    async def _activate(self, update: Update, published_at: int) -> WeightsActivated:
-        """Load the files under the running requests."""
+    async def _activate(
+        self, update: Update | Broadcast, published_at: int, held: contextlib.ExitStack
+    ) -> WeightsActivated:
+        """Load the version under the running requests."""
         published = update.published
         begun = time.perf_counter()
         resumed = len(self._generating)
-        try:
-            await self._engine.update_weights(str(update.folder), published.version)
-        except EngineError:
-            self._delivery.failures[update.carrier] += 1
-            raise
+        if isinstance(update, Broadcast):
+            update = await self._receive(update, held) or update
+        if isinstance(update, Update):
+            try:
+                await self._engine.update_weights(str(update.folder), published.version)
+            except EngineError:
+                self._delivery.failures[update.carrier] += 1
+                raise
         self._delivery.failures[update.carrier] = 0
         self._version, self._since = published.version, time.monotonic()
         for claim in self._claims:
@@ -236,6 +243,20 @@ class EngineWeights:
             refused_batches=self._newly_refused(),
             carrier=update.carrier,
         )
+
+    async def _receive(self, update: Broadcast, held: contextlib.ExitStack) -> Update | None:
+        """Receive a version from its group; if that fails, return its files, which the engine then needs."""
+        assert isinstance(self._engine, Receiver), "only such an engine has a live carrier"
+        group, published = update.group, update.published
+        try:
+            reason = await self._engine.receive_weights(group, group.members[self._worker.id], published.digest)
+        except EngineError:
+            self._delivery.failures[update.carrier] += 1
+            raise
+        if reason is None:
+            return None
+        self._delivery.fail(update.carrier, published, reason)
+        return await self._delivery.bring(published, held, wait_s=self._deadline_s)
 
     def _newly_refused(self) -> int:
         log, before = self._worker.log, self._refused
@@ -355,3 +376,10 @@ class EngineWeights:
     def _notify_of_evaluations(self) -> None:
         if self._evaluations:
             self._notify()
+
+
+def _live(worker: Participant, engine: Engine) -> dict[WeightsCarrier, LiveCarrier]:
+    """Return the ways by which the engine can receive weights without files."""
+    if not isinstance(engine, Receiver) or not engine.group_ranks:
+        return {}
+    return {name: carrier(worker, engine) for name, carrier in LIVE.items()}

@@ -31,6 +31,7 @@ from serve_apps.engines import messages
 from serve_apps.engines.engine import Delta, GenerateRequest
 from serve_apps.engines.engine_folder import ARGUMENTS, clean
 from serve_apps.engines.plugin import SWITCH
+from serve_apps.engines.received_weights import receive
 from serve_apps.engines.response import Response
 from serve_apps.engines.routed_experts import expert_shape
 from serve_apps.engines.scores import score
@@ -143,6 +144,8 @@ class Host:
                     await self._score(frame)
                 case messages.UpdateWeights():
                     await self._update(frame)
+                case messages.ReceiveWeights():
+                    self.sender.send(messages.Answer(frame.id, await receive(self.manager, frame)))
                 case messages.Ping():
                     self.sender.send(messages.Answer(frame.id))
         except (ValueError, TypeError) as error:  # SGLang refuses the request

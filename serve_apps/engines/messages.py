@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from schemas.doc import doc
+from schemas.transfers import TransferBegun
 from serve_apps.engines.engine import Delta, GenerateRequest, LogProbs, Tokens
 from slime_events.core.child.frames import frame as with_length
 
@@ -48,6 +49,14 @@ class UpdateWeights(Numbered, frozen=True):
     version: int
 
 
+class ReceiveWeights(Numbered, frozen=True):
+    """Request to receive a version from a group. The host answers with an `Answer`."""
+
+    group: TransferBegun
+    rank: int
+    digest: str
+
+
 class Ping(Numbered, frozen=True):
     """Request for an `Answer`."""
 
@@ -84,7 +93,7 @@ class Piece(Numbered, frozen=True):
     delta: Delta
 
 
-Request = Generate | Score | UpdateWeights | Ping
+Request = Generate | Score | UpdateWeights | ReceiveWeights | Ping
 ToHost = Request | Abort
 FromHost = Ready | Failed | Answer | Piece
 

@@ -1,11 +1,11 @@
 """SGLang plugin (entry-point group `sglang.srt.plugins`), loaded in every SGLang process, so it imports nothing heavy.
 
 On every device: weight versions on every streamed piece, a cached end token, and no socket beyond the engine's own
-address. On a GPU that an engine shares: a cache whose size does not depend on the order of starts. On a CPU:
-deterministic inference, which SGLang 0.5.23 has for accelerators only, and a faster decode and prefill. With
-`enable_deterministic_inference` and a seed per request, a token is a function of only the weights, the tokens before it
-and the seed. So a rollout that is resumed from its log continues with the same tokens. SGLang processes that this
-project did not start are not changed.
+address; received weights are checked before they are loaded. On a GPU that an engine shares: a cache whose size does
+not depend on the order of starts. On a CPU: deterministic inference, which SGLang 0.5.23 has for accelerators only,
+and a faster decode and prefill. With `enable_deterministic_inference` and a seed per request, a token is a function
+of only the weights, the tokens before it and the seed. So a rollout that is resumed from its log continues with the
+same tokens. SGLang processes that this project did not start are not changed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from serve_apps.engines.received_weights import verified, within_limit
 from serve_apps.engines.shared_memory import SHARE, sized_by_total
 
 if TYPE_CHECKING:
@@ -34,11 +35,14 @@ def register() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    updater = "sglang.srt.model_executor.model_runner_components.weight_updater"
     streamer = "sglang.srt.managers.scheduler_components.output_streamer"
     hooks: list[tuple[HookType, str, Callable[..., Any]]] = [
         (HookType.BEFORE, f"{streamer}._GenerationStreamAccumulator.to_payload", spans_on_every_piece),
         (HookType.AFTER, "sglang.srt.utils.hf_transformers.tokenizer.get_tokenizer", cache_end_token),
         (HookType.AROUND, "torch.distributed.rendezvous._create_c10d_store", store_on_one_address),
+        (HookType.AROUND, f"{updater}.WeightUpdater.receive_weights_from_distributed", verified),
+        (HookType.AROUND, f"{updater}.init_custom_process_group", within_limit),
     ]
     if SHARE in os.environ:
         cache = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator._profile_available_bytes"

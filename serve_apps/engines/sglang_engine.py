@@ -18,10 +18,12 @@ import msgspec
 
 from schemas.doc import doc
 from schemas.errors import DeadlineExceeded, EngineError, RequestRefused
+from schemas.transfers import TransferBegun
 from serve_apps.engines import messages
 from serve_apps.engines.arguments import EngineLaunch, engine_launch
 from serve_apps.engines.engine import Delta, GenerateRequest, LogProbs, Tokens
 from serve_apps.engines.engine_folder import ARGUMENTS, EngineFolder, clear_abandoned
+from serve_apps.engines.received_weights import group_ranks
 from serve_apps.engines.template import ask_template
 from serve_apps.engines.weight_shapes import misfit, shapes_in
 from slime_events.core.child.frame_reader import FrameReader
@@ -64,7 +66,8 @@ class SglangEngine:
         self._launch: EngineLaunch = engine_launch(settings, version, name)
         checkpoint = Path(settings.hf_checkpoint)
         self._shapes = shapes_in(checkpoint) if checkpoint.is_dir() else {}
-        self.version = version
+        self.version, self.group_ranks = version, group_ranks(self._launch.arguments)
+        self.group_backend = "nccl" if self._launch.device == "cuda" else "gloo"
         self._folder = EngineFolder()
         self._log: IO[bytes] = (log or self._folder.path / "log").open("ab+")
         self._template = f"{template}-{_name_of(self._launch)}" if template and self._launch.device == "cpu" else None
@@ -160,6 +163,17 @@ class SglangEngine:
             raise
         self.version = version
         return time.monotonic() - began
+
+    async def receive_weights(self, group: TransferBegun, rank: int, digest: str) -> str | None:
+        """Receive weights: see `Receiver`. If SGLang does not answer, the engine is lost."""
+        try:
+            error = await self._call(messages.ReceiveWeights(self._new_id(), group, rank, digest), UPDATE_S)
+        except BaseException:  # cancelled too: SGLang may have some of the weights by then
+            self._fail(f"weights {group.version} were not received")
+            raise
+        if error is None:
+            self.version = group.version
+        return error
 
     async def abort(self, rid: str) -> None:
         if (own_id := self._ids.get(rid)) is not None:

@@ -35,6 +35,7 @@ from storage.weights.store import WeightStore
 from storage.weights.whole_copies import WholeCopies
 from tests import made
 from tests.engine import tiny_model
+from tests.engine.broadcasts import Stored
 from tests.engine.contract import EngineContract, Response, collect, generated, request
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -218,7 +219,7 @@ class TestSglangEngine(EngineContract):
         delivery = Delivery(WeightPlaces(run=run))
         for number, carrier in enumerate((WeightsCarrier.SHARED_MEMORY, WeightsCarrier.FILES), version + 1):
             with contextlib.ExitStack() as held:
-                update = await delivery.prepare(published, held, wait_s=0.0)
+                update = await delivery.bring(published, held, wait_s=0.0)
                 assert update.carrier is carrier
                 store.retire()
                 await engine.update_weights(str(update.folder), number)
@@ -228,6 +229,48 @@ class TestSglangEngine(EngineContract):
         assert np.array_equal(of_memory.tokens, of_files.tokens)
         assert of_memory.log_probs.tobytes() == of_files.log_probs.tobytes()
         await engine.update_weights(str(checkpoints[1 + (version + 2) % 2]), version + 3)
+
+    async def test_received_weights_make_the_tokens_of_their_files(
+        self, engine: SglangEngine, checkpoints: list[Path], tmp_path: Path
+    ) -> None:
+        """A response that runs meanwhile is not cut."""
+        version, stored = engine.version, Stored(tmp_path, checkpoints[0], checkpoints[2], engine.version + 1)
+        async with stored.sent() as sent:
+            running = asyncio.create_task(collect(engine, request(8, new=300)))
+            await generated(engine, engine.tokens_generated + 32)
+            assert await sent.receive(engine) == (None, "")
+        assert {span.version for span in (await running).spans} == {version, version + 1}
+        assert (await running).finish is not StopReason.ABORT
+        received = await collect(engine, request(5, new=100))
+        await engine.update_weights(stored.folder, version + 2)
+        of_files = await collect(engine, request(5, new=100))
+        assert len(received.tokens) == 100
+        assert np.array_equal(received.tokens, of_files.tokens)
+        assert received.log_probs.tobytes() == of_files.log_probs.tobytes()
+        await engine.update_weights(str(checkpoints[1 + (version + 2) % 2]), version + 3)
+
+    @pytest.mark.parametrize("fault", ["other bytes", "killed before", "killed within"])
+    async def test_weights_that_do_not_come_whole_are_taken_from_files(
+        self, engine: SglangEngine, checkpoints: list[Path], tmp_path: Path, fault: str
+    ) -> None:
+        """A response that runs meanwhile waits for the files, and is not cut."""
+        version, stored = engine.version, Stored(tmp_path, checkpoints[0], checkpoints[2], engine.version + 1)
+        async with stored.sent(fault) as sent:
+            running = asyncio.create_task(collect(engine, request(8, new=300)))
+            await generated(engine, engine.tokens_generated + 32)
+            reason, of_sender = await sent.receive(engine)
+        assert reason
+        assert engine.version == version
+        assert (of_sender == "") == (fault == "other bytes"), "who sends cannot know what has arrived"
+        await engine.update_weights(str(checkpoints[1 + version % 2]), version + 1)
+        response = await running
+        assert response.finish is not StopReason.ABORT
+        assert {span.version for span in response.spans} <= {version, version + 1}
+        model = _model(checkpoints, version + 1)
+        item = request(9, new=50)
+        response = await collect(engine, item)
+        reference = _reference(model, item.prompt, response, 1.0)
+        np.testing.assert_allclose(response.log_probs, reference, atol=1e-4, rtol=0)
 
     async def test_weights_of_another_shape_are_refused(self, engine: SglangEngine, tmp_path: Path) -> None:
         from safetensors.numpy import save_file

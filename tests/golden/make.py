@@ -47,6 +47,7 @@ from tests.golden.log_file import FOLDER, rendered_file, write_records
 from tests.golden.make_outside import from_outside
 from tests.golden.make_placement import placement
 from tests.golden.make_session import session
+from tests.golden.make_transfer import transfer
 
 RUN = "golden"
 DIGEST = "ab" * 32
@@ -61,6 +62,7 @@ def a_run() -> Iterator[Event]:
     yield WorkerJoined(
         worker="engine-1", role="engine", pid=7, node="n", facts={"device": "cpu"}, seconds={"load": 1.5}
     )
+    yield from transfer()
     yield WeightsActivated(version=0, engine="engine-1", digest=DIGEST, seconds=0.5, lag=0.7, resumed=1)
     yield PromptRejected(source=Source(path="file:///p.jsonl", row=1, offset=1, line=2), reason="no field 'input'")
     yield from _trained_group()

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Annotated, Protocol
 
 from schemas.doc import doc
+from schemas.transfers import TransferBegun
 from schemas.weights import WeightsCarrier, WeightsPublished
+from serve_apps.engines.engine import Receiver
+from slime_events.core.run.participant import Participant
 from storage.weights.whole_copies import COPIES
 
 
@@ -54,3 +57,19 @@ class Carrier(Protocol):
         Any earlier version can be prepared too. None: it does not come this way any more, or not to this host. Raises
         WeightsDamaged, StoreUnavailable, NoSpace.
         """
+
+
+class LiveCarrier(Protocol):
+    """A way by which an engine receives a version itself, without files. It is in the same registry.
+
+    The engine checks the published digest before it generates. If anything fails, it loads the files.
+    """
+
+    def __init__(self, worker: Participant, engine: Receiver) -> None:
+        """Create it for one engine."""
+
+    def carries(self, published: WeightsPublished) -> bool:
+        """Return whether the version comes this way. Each version does so once at most."""
+
+    async def prepare(self, published: WeightsPublished) -> TransferBegun:
+        """Return the group in which the engine receives the version. Raises DeadlineExceeded."""

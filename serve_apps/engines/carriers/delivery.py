@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -12,9 +13,10 @@ from typing import Annotated, NamedTuple
 from msgspec.structs import replace
 
 from schemas.doc import doc
-from schemas.errors import NoSpace, WeightsDamaged
+from schemas.errors import DeadlineExceeded, NoSpace, WeightsDamaged
+from schemas.transfers import TransferBegun
 from schemas.weights import WeightsCarrier, WeightsPublished
-from serve_apps.engines.carriers.carrier import Carrier, WeightPlaces
+from serve_apps.engines.carriers.carrier import Carrier, LiveCarrier, WeightPlaces
 from serve_apps.engines.carriers.registry import DIRECT, STORED
 from storage.folders.places import is_remote, local_path, parent_of
 from storage.weights.store import WeightStore
@@ -34,15 +36,48 @@ class Update(NamedTuple):
     carrier: WeightsCarrier
 
 
-class Delivery:
-    """The carriers of one engine. Stored files are the last of them, and always there."""
+class Broadcast(NamedTuple):
+    """A version that an engine can receive as a member of a group."""
 
-    def __init__(self, places: WeightPlaces) -> None:
-        self._places, self.failures = places, places.failures
+    group: TransferBegun
+    published: WeightsPublished
+    carrier: WeightsCarrier
+
+
+class Delivery:
+    """The carriers of one engine. Stored files are the last of them, and always there.
+
+    live: how the engine receives versions without files, if it can.
+    """
+
+    def __init__(self, places: WeightPlaces, live: Mapping[WeightsCarrier, LiveCarrier] | None = None) -> None:
+        self._places, self.failures, self._live = places, places.failures, live or {}
         self._direct = {name: carrier(places) for name, carrier in DIRECT.items()}
         self._stored = [carrier(places) for carrier in STORED.values()]
 
-    async def prepare(self, published: WeightsPublished, held: ExitStack, *, wait_s: float) -> Update:
+    async def prepare(
+        self, published: WeightsPublished, held: ExitStack, *, wait_s: float, is_update: bool = False
+    ) -> Update | Broadcast:
+        """Bring a version here, where it stays while `held` is open, or find a group in which the engine receives it.
+
+        is_update: whether the engine runs an earlier version, with which it generates meanwhile. Its first version
+        comes from files, which are there at once. Raises as `bring`.
+        """
+        for name, carrier in self._live.items() if is_update else ():
+            if self.failures[name] < FAILURES and carrier.carries(published):
+                try:
+                    return Broadcast(await carrier.prepare(published), published, name)
+                except DeadlineExceeded as error:
+                    self.fail(name, published, str(error))
+        return await self.bring(published, held, wait_s=wait_s)
+
+    def fail(self, name: WeightsCarrier, published: WeightsPublished, reason: str) -> None:
+        """Count and log a failure of a carrier."""
+        self.failures[name] += 1
+        text = "weight version %d does not come by %s, so its files are read: %s"
+        log.warning(text, published.version, name, reason)
+
+    async def bring(self, published: WeightsPublished, held: ExitStack, *, wait_s: float) -> Update:
         """Bring a version here, where it stays while `held` is open.
 
         wait_s: how long to wait for its files, because a trainer that takes over writes a missing newest version again.
@@ -67,9 +102,7 @@ class Delivery:
                 held.push(attempt.pop_all())
             return folder
         except (WeightsDamaged, NoSpace, OSError) as error:
-            self.failures[name] += 1
-            text = "weight version %d does not come by %s, so its files are read: %s"
-            log.warning(text, published.version, name, str(error))  # the error itself would keep the files mapped
+            self.fail(name, published, str(error))  # the error itself would keep the files mapped
             return None
 
     async def _find(self, published: WeightsPublished, wait_s: float) -> str:

@@ -51,10 +51,10 @@ class DeltaSettings(FolderSettings, frozen=True, kw_only=True):
     ] = "xxh3-128"
 
     update_weight_transport: Annotated[
-        Literal["disk", "shared-memory"],
+        Literal["disk", "shared-memory", "collective"],
         doc(
-            "how engines take a weight version: from its files, or, on the trainer's host, from the trainer's memory; "
-            "its files are stored in both cases",
+            "how engines take a weight version: from its files; on the trainer's host from the trainer's memory; or "
+            "by a broadcast from the trainer. Its files are stored in all cases",
             also=Later.RESUME,
         ),
     ] = "disk"

@@ -102,6 +102,7 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
                 "weights_url",
                 "update_weight_local_checkpoint_dir",
                 "update_weight_transport=shared-memory",
+                "update_weight_transport=collective",
                 why="a server reads weights in a folder that it shares with the trainer. Leave one of them out",
             ),
             also=Later.RESUME,

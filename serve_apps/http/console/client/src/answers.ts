@@ -2063,7 +2063,7 @@ export interface WeightsActivated {
 }
 
 /** Source of the bytes of a version on an engine's host. */
-export type WeightsCarrier = "files" | "shared_memory";
+export type WeightsCarrier = "collective" | "files" | "shared_memory";
 
 /** Distance of weights from the committed weights, over all tensors. */
 export interface WeightsDistance {

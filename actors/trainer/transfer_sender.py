@@ -1,0 +1,182 @@
+"""The process that sends weight versions to groups of engines: `python -m actors.trainer.transfer_sender`.
+
+`SenderProcess` starts it. It is rank 0 of each group, and takes the bytes from a version's stored files. The trainer
+and its ranks are in no such group, so an engine that hangs or dies stops only this process, which the trainer kills.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from schemas.doc import doc
+from schemas.errors import WeightsDamaged
+from schemas.text import raised_text
+from slime_events.core.child.frames import PeerEnded, receive_frame, send_frame
+from slime_events.core.child.inside import connect
+from slime_events.core.child.process import Child
+from slime_events.core.run.own_python import own_command, own_path
+from storage.folders.places import local_copy
+from storage.weights.base_files import MANIFEST
+from storage.weights.broadcast import LOOKUP, buckets, group_name
+from storage.weights.delta_version import open_version
+from storage.weights.manifest import WeightManifest, read_manifest, tensor_bytes
+
+if TYPE_CHECKING:
+    import torch
+    from torch._C._distributed_c10d import TCPStore
+    from torch.distributed import ProcessGroup
+
+LIKE_SGLANG = {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
+"""SGLang sets these for its processes, and all ranks of a group must agree on them."""
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Request to send a version to a group."""
+
+    epoch: Annotated[int, doc("Number of the group.")]
+    url: Annotated[str, doc("Path or URL of the stored version.")]
+    digest: Annotated[str, doc("Its digest.")]
+    host: Annotated[str, doc("Address at which the members find the sender.")]
+    world: Annotated[int, doc("Ranks of the group.")]
+    backend: Annotated[str, doc("torch's backend.")]
+    timeout_s: Annotated[float, doc("Seconds for the group to form, and for each operation.")]
+
+
+class Listening(msgspec.Struct, frozen=True, tag=True):
+    """First answer: members can come to this port."""
+
+    port: int
+
+
+class Over(msgspec.Struct, frozen=True, tag=True):
+    """Last answer."""
+
+    reason: Annotated[str, doc("Why it failed; empty if everything was sent.")] = ""
+
+
+Answer = Listening | Over
+
+
+class SenderProcess:
+    """The process, seen by the trainer. `send` and `answer` raise PeerEnded or OSError if it has ended."""
+
+    def __init__(self, command: Sequence[str] = ()) -> None:
+        environment = {**os.environ, **own_path(), **LIKE_SGLANG}
+        self._child = Child(command or own_command("actors.trainer.transfer_sender"), environment=environment)
+        self._decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+    def send(self, request: Send) -> Answer:
+        """Begin to send; return where the sender listens. Blocks."""
+        send_frame(self._child.connection, msgspec.msgpack.encode(request))
+        return self.answer()
+
+    def answer(self) -> Answer:
+        """Return the next answer. Blocks until there is one."""
+        payload = receive_frame(self._child.connection)
+        if payload is None:
+            raise PeerEnded(f"the sender of weights {self._child.ending()}")
+        return self._decoder.decode(payload)
+
+    def end(self) -> None:
+        """Kill the process. A call that waits for an answer then raises PeerEnded."""
+        self._child.end()
+
+    def close(self) -> None:
+        """Close the connection, when no call waits."""
+        self._child.close()
+
+
+def main() -> None:
+    """Send versions until the connection ends."""
+    connection = connect(*sys.argv[1:3])
+    import torch.distributed  # noqa: F401  # before the first request
+
+    while (payload := receive_frame(connection)) is not None:
+        request = msgspec.msgpack.decode(payload, type=Send)
+        reason = ""
+        try:
+            _send(request, connection)
+        except Exception as error:  # any failure ends this transfer, and the next may succeed
+            reason = raised_text(error)
+        send_frame(connection, msgspec.msgpack.encode(Over(reason)))
+
+
+def _send(request: Send, connection: socket.socket) -> None:
+    import torch
+
+    with ExitStack() as stack:
+        root = stack.enter_context(local_copy(request.url))
+        manifest = read_manifest(root)
+        if manifest.digest != request.digest:
+            raise WeightsDamaged(f"{root} has weights {manifest.digest}, and {request.digest} was published")
+        store = _listen(request)
+        store.set(LOOKUP, (root / MANIFEST).read_text())
+        send_frame(connection, msgspec.msgpack.encode(Listening(store.port)))
+        group = _join(store, request)
+        stack.callback(torch.distributed.destroy_process_group, group)
+        _broadcast(group, root, manifest, "cuda" if request.backend == "nccl" else "cpu")
+
+
+def _listen(request: Send) -> TCPStore:
+    """Return a store that listens only on the address of the request."""
+    from torch._C._distributed_c10d import TCPStore
+
+    family = socket.AF_INET6 if ":" in request.host else socket.AF_INET
+    listening = socket.create_server((request.host, 0), family=family)
+    port = listening.getsockname()[1]
+    timeout = timedelta(seconds=request.timeout_s)
+    return TCPStore(
+        request.host, port, None, True, timeout, wait_for_workers=False, master_listen_fd=listening.detach()
+    )
+
+
+def _join(store: TCPStore, request: Send) -> ProcessGroup:
+    """Form the group, as SGLang's `init_custom_process_group` does on the other side."""
+    from torch._C._distributed_c10d import PrefixStore
+    from torch.distributed import Backend
+    from torch.distributed.distributed_c10d import GroupName, _new_process_group_helper, _world
+
+    name = GroupName(group_name(request.epoch))
+    timeout = timedelta(seconds=request.timeout_s)
+    group: ProcessGroup
+    group, _ = _new_process_group_helper(
+        request.world, 0, [], Backend(request.backend), PrefixStore(name, store), group_name=name, timeout=timeout
+    )
+    _world.pg_group_ranks[group] = {rank: rank for rank in range(request.world)}
+    return group
+
+
+def _broadcast(group: ProcessGroup, root: Path, manifest: WeightManifest, device: str) -> None:
+    import numpy as np
+    import torch
+
+    tensors, listed = open_version(root), manifest.tensors | manifest.carried
+    for names in buckets(manifest):
+        bucket = torch.empty(sum(tensor_bytes(listed[name]) for name in names), dtype=torch.uint8)
+        values, start = bucket.numpy(), 0
+        for name in names:
+            data = np.frombuffer(tensors[name].data, np.uint8)
+            values[start : start + data.size] = data
+            start += data.size
+        _send_bucket(group, bucket.to(device))
+
+
+def _send_bucket(group: ProcessGroup, bucket: torch.Tensor) -> None:
+    import torch
+
+    torch.distributed.broadcast(bucket, src=0, group=group)
+    if bucket.is_cuda:
+        torch.cuda.synchronize()  # the next bucket takes this memory
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""A stored version that a sender process sends to an engine, with faults."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+from actors.trainer.transfer_sender import Listening, Over, Send, SenderProcess
+from schemas.transfers import TransferBegun
+from serve_apps.engines.sglang_engine import SglangEngine
+from slime_events.core.child.frames import PeerEnded
+from storage.weights.files import open_checkpoint
+from storage.weights.store import WeightStore
+
+_KILLED = """
+import os, signal
+from actors.trainer import transfer_sender
+transfer_sender._send_bucket = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+transfer_sender.main()
+"""
+
+
+class Stored:
+    """A version with the tensors of a checkpoint."""
+
+    def __init__(self, root: Path, base: Path, checkpoint: Path, version: int) -> None:
+        store = WeightStore(str(root / "w"), base, durable=False)
+        tensors = [(name, *tensor) for name, tensor in open_checkpoint(checkpoint).items()]
+        self.version, self.digest = version, store.write(version, tensors, version - 1).digest
+        self.folder = store.folder(version)
+
+    def damage(self) -> None:
+        """Change a byte of a tensor; the manifest stays."""
+        path = next(Path(self.folder).glob("*.safetensors"))
+        data = bytearray(path.read_bytes())
+        data[-3] ^= 1
+        path.unlink()  # other folders may have a link to it
+        path.write_bytes(data)
+
+    @contextlib.asynccontextmanager
+    async def sent(self, fault: str = "") -> AsyncIterator[Sent]:
+        """A sender that listens."""
+        if fault == "other bytes":
+            self.damage()
+        sender = SenderProcess([sys.executable, "-c", _KILLED] if fault == "killed within" else ())
+        try:
+            request = Send(self.version, self.folder, self.digest, "127.0.0.1", 2, "gloo", 30.0)
+            listening = await asyncio.to_thread(sender.send, request)
+            assert isinstance(listening, Listening)
+            group = TransferBegun(
+                epoch=self.version,
+                version=self.version,
+                address="127.0.0.1",
+                port=listening.port,
+                members={"e": 1},
+                world=2,
+            )
+            if fault == "killed before":
+                await asyncio.to_thread(sender.end)
+            yield Sent(sender, group, self.digest)
+        finally:
+            await asyncio.to_thread(sender.end)
+            sender.close()
+
+
+class Sent(NamedTuple):
+    """A transfer that has begun."""
+
+    sender: SenderProcess
+    group: TransferBegun
+    digest: str
+
+    async def receive(self, engine: SglangEngine) -> tuple[str | None, str]:
+        """Receive it, and return the reasons of a failure that engine and sender give."""
+        reason = await engine.receive_weights(self.group, 1, self.digest)
+        try:
+            answer = await asyncio.to_thread(self.sender.answer)
+        except PeerEnded as error:
+            return reason, str(error)
+        assert isinstance(answer, Over)
+        return reason, answer.reason
