@@ -4,6 +4,7 @@ from schemas.archives import ArchiveSealed
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.commands import CommandDone, CommandGiven
+from schemas.devices import DeviceReleased, DeviceTaken, DeviceWanted
 from schemas.evals import EvalCompleted
 from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted, GroupRejected
@@ -51,6 +52,7 @@ EVENT_CLASSES: tuple[type[Event], ...] = (
     *(EvalCompleted, CheckpointSaved, ArchiveSealed),
     *(WorkerJoined, WorkerLost),
     PlacementPlanned,
+    *(DeviceWanted, DeviceTaken, DeviceReleased),
 )
 
 BY_TYPE: dict[str, type[Event]] = {type_of(cls): cls for cls in EVENT_CLASSES}

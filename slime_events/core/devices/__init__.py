@@ -1,0 +1,1 @@
+"""Devices that the trainer and the engines of a run use in turns."""

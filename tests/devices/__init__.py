@@ -1,0 +1,1 @@
+"""Devices that trainer and engines use in turns."""
