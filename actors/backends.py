@@ -113,6 +113,14 @@ class Backend(Protocol):
         """Load the initial weights again, with a new optimizer and a new schedule."""
         ...
 
+    def rest(self) -> None:
+        """Give the memory of the device back; the state stays in host memory. A second call does nothing."""
+        ...
+
+    def wake(self) -> None:
+        """Bring the state back to the device, bit for bit. A second call does nothing."""
+        ...
+
     def close(self) -> None:
         """Leave the process group, after which this process may become another rank."""
         ...

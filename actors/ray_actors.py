@@ -18,9 +18,11 @@ from actors.offered_rollouts import OfferedRollouts
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.step_samples import StepSamples
 from actors.trainer.ranks import rendezvous_address
+from schemas.devices import Side
 from slime_events.core.checkpoint.vocabulary import vocabulary_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.devices.device_share import DeviceShare
 from slime_events.core.planning.homes import MOVED, Home
 from slime_events.core.run.join import join_run, open_log
 from slime_events.core.run.participant import Participant
@@ -37,6 +39,7 @@ from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.outside_prompts import OutsidePrompts
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.archived_prompts import archived_prompts
+from slime_events.loop.training.training_state import read_training_state
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.rewards.dispatcher import Dispatcher
 from slime_events.plugins.step_functions import StepFunctions
@@ -168,14 +171,20 @@ class TrainerActor:
 
         begun = time.perf_counter()
         os.environ.update(rank_secrets(settings.trainer))
-        async with join_run(address, "trainer") as worker:
-            ranks = RayRanks(peers, settings.debug.save_debug_train_data)
+        async with join_run(address, "trainer") as worker, contextlib.AsyncExitStack() as stack:
+            ranks, share = RayRanks(peers, settings.debug.save_debug_train_data), None
             imported = time.perf_counter()
+            if settings.engine.takes_turns:
+                share = await stack.enter_async_context(DeviceShare(worker, Side.TRAINER, ranks).following())
+                await share.want()
+                if not await share.take():
+                    return (await read_training_state(worker)).version
+            taken = time.perf_counter()
             await ranks.start(
                 settings, rendezvous_address(await ranks.meeting_host(address.shared, homes, address.secrets))
             )
             built = time.perf_counter()
-            seconds = {"imports": imported - begun, "model": built - imported}
+            seconds = {"imports": imported - begun, "model": built - taken}
             moved = {MOVED: ranks.moved} if ranks.moved else {}
             await worker.join(seconds, rank_environment(settings.trainer) | moved)
             evaluated = settings.evaluation.eval_interval or 0
@@ -187,7 +196,7 @@ class TrainerActor:
                         return await CommandedTrainer.of_run(*arguments, blobs=BlobStore(address.blob_url)).run()
                     snapshot = await _snapshots(address).newest(worker.log)
                     start_of = partial(training_start, snapshot.state) if snapshot else lambda version: 1
-                    return await Trainer.of_run(*arguments, start_of=start_of).run()
+                    return await Trainer.of_run(*arguments, start_of=start_of, share=share).run()
             finally:
                 await ranks.close()
 

@@ -18,6 +18,7 @@ from ray import serve
 from ray.serve._private import replica
 from ray.util.placement_group import NODE_ID_LABEL_KEY
 
+from schemas.devices import Side
 from schemas.errors import EngineError, EngineLost, StorageError, reason_of
 from schemas.placements import PlannedBundles
 from schemas.weights import WeightsCarrier
@@ -25,6 +26,7 @@ from schemas.workers import WorkerLost
 from serve_apps.engines.arguments import resolve_device
 from serve_apps.engines.carriers.carrier import WeightPlaces
 from serve_apps.engines.engine import Engine
+from serve_apps.engines.engine_in_turns import EngineInTurns
 from serve_apps.engines.engine_weights import EngineWeights
 from serve_apps.engines.external.http_engine import HttpEngine
 from serve_apps.engines.external.served_model import RunModel
@@ -39,6 +41,7 @@ from serve_apps.rollouts.rollout import ChunkRule
 from serve_apps.rollouts.rollout_worker import TAKE_LIMIT, EngineContext, RolloutWorker
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reward import RewardSettings
+from slime_events.core.devices.device_share import DeviceShare
 from slime_events.core.planning.homes import MOVED, RAY_NODE, Home, Standing, at_home, standing_of
 from slime_events.core.run.join import join_run
 from slime_events.core.run.participant import Participant
@@ -91,21 +94,23 @@ class RolloutEngine:
         if self._home is not None:
             facts |= moved_here(self._home, *await asyncio.to_thread(_whereabouts))
         while True:
-            async with join_run(self._address, "engine") as worker:
-                begun = time.perf_counter()
+            async with join_run(self._address, "engine") as worker, contextlib.AsyncExitStack() as stack:
                 async with _loss_recorded(worker):
                     await asyncio.to_thread(require_places, self._address.shared)
-                    engine = self._engine_of(worker)
+                    engine, share = self._engine_of(worker), None
+                    if self._settings.takes_turns:
+                        share = await stack.enter_async_context(DeviceShare(worker, Side.ENGINES, engine).following())
+                        if not await share.take():
+                            return
+                    begun = time.perf_counter()
                     await engine.start(START_DEADLINE_S["cuda" if self._url else resolve_device(self._settings)])
                 try:
-                    async with _loss_recorded(worker):
+                    async with _loss_recorded(worker), _ending(engine):
                         await worker.join({"engine": time.perf_counter() - begun}, facts)
-                        await self._work(worker, engine)
+                        await self._work(worker, engine, share)
                     return
                 except EngineError as error:
                     log.warning("%s is lost and is replaced by another engine: %s", worker.id, error)
-                finally:
-                    await engine.stop()
 
     def _engine_of(self, worker: Participant) -> Engine:
         """Return the engine of a worker, not yet started."""
@@ -116,8 +121,8 @@ class RolloutEngine:
         log = Path(self._address.folder) / "logs" / f"sglang-{worker.id}.log"
         return SglangEngine(settings, log=log, template=self._template, name=name)
 
-    async def _work(self, worker: Participant, engine: Engine) -> None:
-        """Make rollouts with one engine until the run is over."""
+    async def _work(self, worker: Participant, engine: Engine, share: DeviceShare | None) -> None:
+        """Make rollouts with one engine until the run is over. share: of devices that the trainer uses too."""
         address, settings, blobs = self._address, self._settings, BlobStore(self._address.blob_url)
         fetching, room = partial(fetch, blobs=blobs), settings.sglang_server_concurrency
         async with contextlib.AsyncExitStack() as stack:
@@ -129,8 +134,11 @@ class RolloutEngine:
             root = settings.update_weight_local_checkpoint_dir
             copies = root and str(Path(root) / address.run)
             places = WeightPlaces(address.weights_url, copies, "" if self._url else address.run, self._failures)
-            weights = EngineWeights(
-                worker, engine, commit, places=places, hold_s=settings.eval_hold_seconds, limits=limits
+            more: dict[str, Any] = {"places": places, "hold_s": settings.eval_hold_seconds, "limits": limits}
+            weights = (
+                EngineInTurns(worker, engine, commit, share=share, **more)
+                if share is not None
+                else EngineWeights(worker, engine, commit, **more)
             )
             rule = ChunkRule(settings.chunk, settings.chunk_s)
             await RolloutWorker(
@@ -140,6 +148,15 @@ class RolloutEngine:
                 answerers=make_answerers(MakerSetup(custom, settings)),
                 rewards=InlineRewards(self._reward, worker.log),
             ).run()
+
+
+@contextlib.asynccontextmanager
+async def _ending(engine: Engine) -> AsyncIterator[None]:
+    """Stop the engine at the end of the block. Its worker.lost comes later, and says that its processes are gone."""
+    try:
+        yield
+    finally:
+        await engine.stop()
 
 
 @contextlib.asynccontextmanager

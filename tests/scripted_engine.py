@@ -49,17 +49,40 @@ def mixed(*parts: int) -> float:
     return state / (1 << 64)
 
 
+class ScriptedDevice:
+    """A device that engines and ranks use in turns. `mixed` is what once used it together: a fault of the turns."""
+
+    def __init__(self) -> None:
+        self.residents: dict[object, str] = {}
+        self.mixed: list[str] = []
+        self.changes: list[str] = []
+
+    def enter(self, part: object) -> None:
+        """Count a part as a user of the device's memory."""
+        if part not in self.residents:
+            self.residents[part] = type(part).__name__
+            self.changes.append(f"+{type(part).__name__}")
+        if len(kinds := set(self.residents.values())) > 1:
+            self.mixed.append(" and ".join(sorted(kinds)))
+
+    def leave(self, part: object) -> None:
+        """The part uses no memory of the device any more."""
+        if self.residents.pop(part, None) is not None:
+            self.changes.append(f"-{type(part).__name__}")
+
+
 class ScriptedEngine:
     """Tokens are a function of (seed, absolute position), log-probs of (seed, absolute position, version)."""
 
-    def __init__(self, script: Script | None = None, version: int = 0) -> None:
-        self.script = script or Script()
+    def __init__(self, script: Script | None = None, version: int = 0, device: ScriptedDevice | None = None) -> None:
+        self.script, self._device = script or Script(), device or ScriptedDevice()
         self.version = version
         self.tokens_generated = 0
         self.was_killed = False
         self._streams: dict[str, int] = {}
         self._aborted: set[str] = set()
         self._dead: str | None = "the engine has not been started"
+        self._rests, self._has_weights = False, True
         self._awake = asyncio.Event()
         self._awake.set()
 
@@ -74,10 +97,26 @@ class ScriptedEngine:
         await asyncio.sleep(self.script.seconds_to_start)
         if self.script.start_error is not None:
             raise EngineError(self.script.start_error)
+        self._device.enter(self)
         self._dead = None
 
     async def stop(self) -> None:
+        self._device.leave(self)
         self._dead = self._dead or "the engine was stopped"
+
+    async def rest(self) -> None:
+        """See `Engine.rest`."""
+        self._check()
+        if self._streams:
+            raise EngineError(f"{', '.join(self._streams)} are running")
+        self._device.leave(self)
+        self._rests, self._has_weights = True, False
+
+    async def wake(self) -> None:
+        """See `Engine.wake`."""
+        self._check()
+        self._device.enter(self)
+        self._rests = False
 
     async def healthy(self) -> bool:
         return self._dead is None
@@ -93,18 +132,22 @@ class ScriptedEngine:
             raise EngineError(f"weights {version} from {folder} were not loaded: {self.script.update_error}")
         if not Path(folder).is_dir():
             raise EngineError(f"weights {version}: no safetensors in {folder}")
+        if self._rests:
+            raise EngineError(f"weights {version} were loaded into an engine that rests")
         self._awake.clear()
         try:
             await asyncio.sleep(self.script.seconds_to_update)
         finally:
             self._awake.set()
-        self.version = version
+        self.version, self._has_weights = version, True
         return self.script.seconds_to_update
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         self._check()
         if (reason := self.script.refused.get(request.rid)) is not None:
             raise EngineError(f"response {request.rid} was not finished: {reason}")
+        if not self._has_weights:
+            raise EngineError(f"response {request.rid} was not finished: the engine has no weights")
         self._streams[request.rid] = self._streams.get(request.rid, 0) + 1
         response = request.resume.astype(np.int32)
         try:

@@ -108,6 +108,14 @@ class Ranks:
         """Return to the state in which the run started: initial weights, new optimizer, new schedule."""
         await self.everywhere(Backend.reset)
 
+    async def rest(self) -> None:
+        """Give the memory of all ranks' devices back. The state stays in host memory."""
+        await self.everywhere(Backend.rest)
+
+    async def wake(self) -> None:
+        """Bring the state of all ranks back to their devices, bit for bit."""
+        await self.everywhere(Backend.wake)
+
 
 class HeldWeights:
     """A mixin for ranks whose weights are small and in this process, as `export_weights` returns them."""

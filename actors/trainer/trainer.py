@@ -34,6 +34,7 @@ from schemas.steps import StepClaimed, StepCommitted
 from schemas.subjects import about
 from schemas.weights import WeightsKind, WeightsPublished
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.devices.device_share import DeviceShare
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.telemetry.current_span import in_span
@@ -58,7 +59,7 @@ class Trainer:
     """Feeds sealed batches to the ranks and commits the results.
 
     batches: folds sealed batches and their rollouts. start_of: returns the log position from which a trainer that
-    continues from a version must read.
+    continues from a version must read. share: devices that engines use too, which the trainer holds when it begins.
     """
 
     def __init__(
@@ -70,9 +71,10 @@ class Trainer:
         plan: TrainerPlan,
         *,
         start_of: Callable[[int], int] = lambda version: 1,
+        share: DeviceShare | None = None,
     ) -> None:
         self._worker, self._ranks, self._store, self._batches = worker, ranks, store, batches
-        self.plan, self._start_of = plan, start_of
+        self.plan, self._start_of, self._share = plan, start_of, share
         self._folders = folders = CheckpointFolders(plan.checkpoints)
         self._saver = CheckpointSaver(ranks, folders, self._append_saved, plan.last_save, background=plan.async_save)
         self._trained = TrainingState()
@@ -128,6 +130,7 @@ class Trainer:
                 await self._saver.settle(self._version, self._trained.committed)
                 if follower.caught_up and not self._over:
                     await self.work()
+                    await self._release()
         await self._saver.settle(self._version, self._trained.committed, wait=True)
         return self._version
 
@@ -138,10 +141,15 @@ class Trainer:
 
     async def work(self) -> None:
         """Train the next step if its batch is sealed. Called when the whole log is read."""
-        if self._version in self._batches.sealed:
+        if self._version in self._batches.sealed and (self._share is None or await self._share.take()):
             await self._take_over()
             with in_span(self._worker.log.run, train_place(self._version)):
                 await self._step(self._batches.sealed[self._version])
+
+    async def _release(self) -> None:
+        """Leave shared devices to the engines until the next batch is sealed."""
+        if self._share is not None and self._version not in self._batches.sealed:
+            await self._share.release()
 
     async def _with_step(self, sealed: BatchSealed, result: StepResult) -> list[Event]:
         """Return further events for the append of a step."""

@@ -134,6 +134,12 @@ class Engine(Protocol):
     async def abort(self, rid: str) -> None:
         """End a response: its last delta has StopReason.ABORT. Unknown ids are ignored."""
 
+    async def rest(self) -> None:
+        """Give the memory of the device back, weights included. No response is running. A second call does nothing."""
+
+    async def wake(self) -> None:
+        """Use the device again. The engine has no weights until the next update. A second call does nothing."""
+
     async def healthy(self) -> bool:
         """Return whether the engine and its scheduler are alive and answer."""
 

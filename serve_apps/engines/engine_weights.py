@@ -42,6 +42,8 @@ from storage.log import Append, CountsRefusals, Recorded
 
 DEADLINE_S = 600.0
 HOLD_S = 5.0
+NO_WEIGHTS = -1
+"""Version of an engine that has loaded nothing, or rests. No rollout accepts it."""
 PATIENCE = 10
 """Training waits for evaluations for at most a tenth of its time, however long their answers are."""
 
@@ -121,9 +123,10 @@ class EngineWeights:
         self._missing: dict[int | None, str] = {}
         self._activations: Counter[int] = Counter()
         self._refused = 0
-        self._newest = self._version = -1
+        self._newest = self._version = NO_WEIGHTS
         self._followed: Recorded | None = None
         self._next: int | None = None
+        self._loading = asyncio.Lock()
         self._since = time.monotonic()
         self._claims: set[Claim] = set()
         self._evaluations = 0
@@ -171,14 +174,15 @@ class EngineWeights:
                 self._missing[version] = str(error)
                 self._notify()
                 return
-            self._next = version
-            try:
-                await self._pause(version)
-                activated = await self._activate(update, published_at, held)
-            finally:
-                self._next = None
-                self._notify()
-            await self._commit.append([Append(self._worker.enclose(activated))])
+            async with self._loading:
+                self._next = version
+                try:
+                    await self._pause(version)
+                    activated = await self._activate(update, published_at, held)
+                finally:
+                    self._next = None
+                    self._notify()
+                await self._commit.append([Append(self._worker.enclose(activated))])
 
     async def _published(self, version: int) -> tuple[WeightsPublished, int]:
         """Return a version's event and its time [UTC nanoseconds]. Raises WeightsDamaged.
@@ -205,9 +209,11 @@ class EngineWeights:
                 while not all(claim.accepts(version) for claim in self._generating.values()):
                     await self._changed.wait()
         except TimeoutError:
+            change = (
+                "the devices are not released" if version == NO_WEIGHTS else f"weight version {version} is not loaded"
+            )
             raise EngineError(
-                f"weight version {version} is not loaded: {len(leaving)} rollouts had to pause for it, but did not "
-                f"within {self._deadline_s:.0f} s"
+                f"{change}: {len(leaving)} rollouts had to pause for it, but did not within {self._deadline_s:.0f} s"
             ) from None
 
     async def _activate(
@@ -299,8 +305,12 @@ class EngineWeights:
         if not self._has_to_wait(claim):  # the common case; setting a deadline costs more than this check
             return
         try:
-            async with asyncio.timeout(self._deadline_s):
+            async with asyncio.timeout(self._deadline_s) as limit:
                 while self._has_to_wait(claim):
+                    if self._next == NO_WEIGHTS:  # a step may take longer than any weights
+                        limit.reschedule(None)
+                    elif limit.when() is None:
+                        limit.reschedule(asyncio.get_running_loop().time() + self._deadline_s)
                     if missing := self._missing.get(claim.newest):
                         raise WeightsDamaged(f"an evaluation needs weight version {claim.newest}: {missing}")
                     await self._changed.wait()

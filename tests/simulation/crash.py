@@ -25,6 +25,7 @@ from actors.recorded_rollout_reader import RecordedRolloutReader
 from schemas.ids import inbox_group_id
 from schemas.runs import Branched, RunFinished
 from schemas.subjects import about, of_type
+from schemas.workers import WorkerLost
 from serve_apps.rollouts.generate.function import GenerateSetup
 from serve_apps.rollouts.rollout import ChunkRule
 from slime_events.core.config.reward import RewardSettings
@@ -43,7 +44,7 @@ from storage.follow import Follower
 from storage.jetstream.address import NatsAddress
 from storage.log import Append, Delivery, Fence
 from tests import made
-from tests.scripted_engine import Script, ScriptedEngine
+from tests.scripted_engine import Script, ScriptedDevice, ScriptedEngine
 from tests.simulation.leaving import LeavingLog
 from tests.simulation.parts import InstantPool, Line, LineConsumer, LineDelivery, ScriptedRanks
 from tests.simulation.roles import (
@@ -54,6 +55,7 @@ from tests.simulation.roles import (
     run_archivist,
     run_engine,
     run_grader,
+    run_trainer_in_turns,
 )
 
 DEADLINE_S = 30.0
@@ -161,7 +163,7 @@ class Scene:
     branched, beginning: where it continues from, and what its trainer begins with. feed: made in the run's folder.
     recorded: the run whose rollouts it recalls. texts: of the groups that `judge` is asked about. reward: what engines
     grade by where it is over at once. hold_s: how long an evaluation may keep an engine from newer weights. keep_steps:
-    earlier ones leave the log; None: all of it stays.
+    earlier ones leave the log; None: all of it stays. in_turns: trainer and engines use one device in turns.
     """
 
     plan: Plan
@@ -182,12 +184,16 @@ class Scene:
     hold_s: float = 0.001
     ranks: type[ScriptedRanks] = ScriptedRanks
     keep_steps: int | None = None
+    in_turns: bool = False
 
 
 @dataclass(slots=True)
 class _Process:
+    """A process. name: id of an engine's worker."""
+
     line: MortalLine
-    task: asyncio.Task[Any]
+    task: asyncio.Task[Any] = field(init=False)
+    name: str = ""
 
 
 class Crashed:
@@ -196,6 +202,7 @@ class Crashed:
     def __init__(self, scene: Scene, folder: Path, fate: Fate | None = None) -> None:
         self.scene, self.folder, self.fate = scene, folder, fate or Fate()
         self.log = LeavingLog("sim")
+        self.device = ScriptedDevice()
         first = scene.branched.version if scene.branched else 0
         self.disk: dict[str, bytes] = {f"{folder}/checkpoints/v{first:06d}": scene.beginning} if scene.branched else {}
         self.snapshots = Snapshots(folder / "snapshots")
@@ -256,6 +263,9 @@ class Crashed:
             await _end(self._processes[role])
         if crash.scope is Scope.ROLE:
             await line.leases_run_out()
+            if self.scene.in_turns and line.role.startswith("engine"):  # as the launcher does once its process is gone
+                lost = WorkerLost(worker=self._processes[line.role].name, role="engine", reason="killed")
+                await Participant(self.log, "launcher").append([lost])
         elif not await self._resume():
             self._processes = {}
             return
@@ -278,7 +288,8 @@ class Crashed:
 
     def _start(self, role: str) -> None:
         line = MortalLine(self.log, role=role, fate=self.fate, deaths=self._deaths)
-        self._processes[role] = _Process(line, asyncio.create_task(self._roles[role](line), name=role))
+        process = self._processes[role] = _Process(line)
+        process.task = asyncio.create_task(self._roles[role](line), name=role)
 
     def _worker(self, line: MortalLine, name: str | None = None) -> Participant:
         return Participant(line, line.role.rstrip(string.digits), name, incarnation=self._incarnation)
@@ -331,15 +342,24 @@ class Crashed:
     async def _train(self, line: MortalLine) -> None:
         snapshot = await self.snapshots.newest(line)
         more = {"start_of": partial(training_start, snapshot.state)} if snapshot else {}
-        ranks = self.scene.ranks(disk=self.disk)
-        await make_trainer(self._worker(line), self.scene.plan, ranks, self.folder, **more).run()
+        ranks, worker = self.scene.ranks(disk=self.disk), self._worker(line)
+        if not self.scene.in_turns:
+            await make_trainer(worker, self.scene.plan, ranks, self.folder, **more).run()
+            return
+        ranks.device = self.device
+        try:
+            await run_trainer_in_turns(worker, self.scene.plan, ranks, self.folder, **more)
+        finally:
+            self.device.leave(ranks)  # its processes end with it
 
     def _engine(self, script: Script) -> Callable[[MortalLine], Coroutine[Any, Any, None]]:
         def start(line: MortalLine) -> Coroutine[Any, Any, None]:
             self._born += 1
+            self._processes[line.role].name = name = f"engine-{self._born}"
             return run_engine(
-                self._worker(line, f"engine-{self._born}"),
-                ScriptedEngine(script),
+                self._worker(line, name),
+                ScriptedEngine(script, device=self.device if self.scene.in_turns else None),
+                in_turns=self.scene.in_turns,
                 room=64,
                 hold_s=self.scene.hold_s,
                 rule=CHUNKS,

@@ -20,6 +20,7 @@ from slime_events.plugins.sample import Sample
 from storage.log import Append, Consumer, Delivery, EventLog, ForeignRecord, Recorded, Subjects
 from storage.weights.files import open_checkpoint
 from storage.weights.shards import TensorBytes
+from tests.scripted_engine import ScriptedDevice
 
 
 class Letters:
@@ -74,8 +75,18 @@ class ScriptedRanks(HeldWeights):
         self.disk = {} if disk is None else disk
         self.scheduled = 0
         self._seconds = seconds
+        self.device, self._rests = ScriptedDevice(), False
+
+    async def rest(self) -> None:
+        self.device.leave(self)
+        self._rests = True
+
+    async def wake(self) -> None:
+        self.device.enter(self)
+        self._rests = False
 
     async def train(self, batch: TrainBatch) -> StepResult:
+        assert not self._rests, "ranks that rest were told to train"
         await asyncio.sleep(self._seconds)
         digest = hashlib.sha256(self.weights)
         for sample in batch.samples:
@@ -86,6 +97,7 @@ class ScriptedRanks(HeldWeights):
         return StepResult({"loss": self.weights[0] / 255}, self.weights.hex())
 
     async def export_weights(self) -> list[TensorBytes]:
+        assert not self._rests, "ranks that rest were asked for their weights"
         return [("w", "F32", (8,), self.weights)]
 
     async def optimizer_digest(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,7 +15,9 @@ from actors.grader import Grader
 from actors.trainer.trainer import Trainer
 from actors.trainer.trainer_plan import TrainerPlan
 from schemas.arrays import unpack
+from schemas.devices import Side
 from serve_apps.engines.engine import Engine
+from serve_apps.engines.engine_in_turns import EngineInTurns
 from serve_apps.engines.engine_weights import HOLD_S, EngineWeights
 from serve_apps.rollouts.answerer import MakerSetup
 from serve_apps.rollouts.generate.custom import CustomGenerate
@@ -27,6 +30,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.evaluation import EvalSet
 from slime_events.core.config.reward import RewardSettings
+from slime_events.core.devices.device_share import DeviceShare
 from slime_events.core.run.participant import Participant
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.cycle import Policy
@@ -42,7 +46,7 @@ from slime_events.plugins.texts import Texts
 from storage.archive.writer import ArchiveWriter
 from storage.group_commit import GroupCommit
 from storage.weights.store import WeightStore
-from tests.simulation.parts import Letters
+from tests.simulation.parts import Letters, ScriptedRanks
 
 MAX_PROMPT = 200
 DATA = DataSettings(input_key="input", label_key="label")
@@ -122,6 +126,22 @@ def make_trainer(
     )
 
 
+async def run_trainer_in_turns(
+    worker: Participant,
+    plan: Plan,
+    ranks: ScriptedRanks,
+    folder: Path,
+    training: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> None:
+    """A trainer to the end of the run, whose ranks use their device in turns with the engines."""
+    async with DeviceShare(worker, Side.TRAINER, ranks).following() as share:
+        await share.want()
+        if await share.take():
+            ranks.device.enter(ranks)  # the ranks begin
+            await make_trainer(worker, plan, ranks, folder, share=share, **more).run()
+
+
 async def run_grader(worker: Participant, pool: Any, *, whole_groups: bool = False, start: int = 1) -> None:
     """A grader to the end of the run."""
     async with GroupCommit(worker.log) as commit:
@@ -145,13 +165,26 @@ async def run_engine(
     hold_s: float = HOLD_S,
     generate: GenerateSetup | None = None,
     reward: RewardSettings | None = None,
+    in_turns: bool = False,
 ) -> None:
-    """A rollout worker to the end of the run. generate: the run's generate function. reward: see `InlineRewards`."""
-    await engine.start(1.0)
+    """A rollout worker to the end of the run. generate: the run's generate function. reward: see `InlineRewards`.
+    in_turns: use the device in turns with the trainer.
+    """
     custom = CustomGenerate(generate, Letters(), worker.log, unpack, room) if generate else None
+    deadlines: dict[str, Any] = {"deadline_s": weights_deadline_s, "hold_s": hold_s}
     try:
-        async with GroupCommit(worker.log) as commit:
-            weights = EngineWeights(worker, engine, commit, deadline_s=weights_deadline_s, hold_s=hold_s)
+        async with contextlib.AsyncExitStack() as stack:
+            share = None
+            if in_turns:
+                share = await stack.enter_async_context(DeviceShare(worker, Side.ENGINES, engine).following())
+                if not await share.take():
+                    return
+            await engine.start(1.0)
+            commit = await stack.enter_async_context(GroupCommit(worker.log))
+            if share is not None:
+                weights: EngineWeights = EngineInTurns(worker, engine, commit, share=share, **deadlines)
+            else:
+                weights = EngineWeights(worker, engine, commit, **deadlines)
             await RolloutWorker(
                 EngineContext(worker, engine, commit, unpack, inline, weights, rule),
                 room,

@@ -125,6 +125,11 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
         return max(1, (self.rollout_num_gpus or 1) // self.rollout_num_gpus_per_engine)
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether engines and trainer use their devices in turns."""
+        return False
+
+    @property
     def chunk(self) -> int:
         """Tokens of a sample after which progress is appended."""
         return self.chunk_tokens or CHUNK_TOKENS[self.device]
