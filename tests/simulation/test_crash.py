@@ -155,6 +155,7 @@ async def run_scene(scene: Scene, folder: Path, fate: Fate) -> MemoryLog:
         await crashed.run()
     except BaseException as error:
         raise AssertionError(f"{fate.died}: {type(error).__name__}: {error}") from error
+    assert not crashed.device.mixed, f"{fate.died}: {crashed.device.mixed[0]} used the device at the same time"
     findings = check(
         ((recorded.position, recorded.subject, recorded.data) for recorded in crashed.log.records),
         bound=scene.plan.staleness_bound,

@@ -57,10 +57,12 @@ class DeviceShare:
 
         The devices' events of earlier incarnations do not matter. Of batches, steps and versions the newest are enough.
         """
-        log = self._worker.log
-        since = max(1, self._incarnation.since)
-        own = (about(log.run, "device", SHARED), *subjects_of(log.run, (WorkerLost,)))
-        end = await log.position()
+        log, since = self._worker.log, max(1, self._incarnation.since)
+        devices = about(log.run, "device", SHARED)
+        own, end = (devices, *subjects_of(log.run, (WorkerLost,))), await log.position()
+        newest = await log.last(devices)
+        if newest is not None and newest.position < since:
+            self._apply(newest)  # for its position: run.resumed, which is read next, ends what it says
         for kind in NEWEST:
             if (newest := await log.last(of_type(log.run, type_of(kind)))) is not None:
                 self._apply(newest)
@@ -68,8 +70,7 @@ class DeviceShare:
             if recorded.position > end:
                 break
             self._apply(recorded)
-        followed = (about(log.run, "device", SHARED), *subjects_of(log.run, FOLDED))
-        async with Follower(log, end + 1, followed) as self._follower:
+        async with Follower(log, end + 1, (devices, *subjects_of(log.run, FOLDED))) as self._follower:
             yield self
 
     async def want(self) -> None:
