@@ -25,11 +25,13 @@ class DeviceWanted(Event, frozen=True, kw_only=True, tag="device.wanted"):
     that one of an earlier trainer cannot arrive late.
     """
 
-    devices: Annotated[str, doc("`shared`: all devices that are used in turns.")]
     worker: Annotated[str, doc("Worker id of the trainer.")]
     incarnation: Annotated[int, doc("Incarnation of the run that the trainer belongs to.")] = 0
 
-    IDENTITY = ("devices", "worker")
+    IDENTITY = ("worker",)
+
+    def entity(self) -> str:
+        return SHARED
 
 
 class DeviceTaken(Event, frozen=True, kw_only=True, tag="device.taken"):
@@ -40,7 +42,6 @@ class DeviceTaken(Event, frozen=True, kw_only=True, tag="device.taken"):
     have ended.
     """
 
-    devices: Annotated[str, doc("`shared`: all devices that are used in turns.")]
     worker: Annotated[str, doc("Id of the worker.")]
     side: Annotated[Side, doc("Part of the run that the worker belongs to.")]
     number: Annotated[int, doc("How often the worker took the devices before.")]
@@ -49,16 +50,21 @@ class DeviceTaken(Event, frozen=True, kw_only=True, tag="device.taken"):
     node: Annotated[str, doc("Host name of the machine.")] = ""
     seconds: Annotated[float, doc("Seconds from the beginning of its turn, or of its start, until it had them.")] = 0.0
 
-    IDENTITY = ("devices", "worker", "number")
+    IDENTITY = ("worker", "number")
+
+    def entity(self) -> str:
+        return SHARED
 
 
 class DeviceReleased(Event, frozen=True, kw_only=True, tag="device.released"):
     """Appended by the holder of the devices after it has given their memory back."""
 
-    devices: Annotated[str, doc("`shared`: all devices that are used in turns.")]
     worker: Annotated[str, doc("Id of the worker.")]
     side: Annotated[Side, doc("Part of the run that the worker belongs to.")]
     number: Annotated[int, doc("Number of the `device.taken` that this event ends.")]
     seconds: Annotated[float, doc("Seconds that it took to give the memory back.")] = 0.0
 
-    IDENTITY = ("devices", "worker", "number")
+    IDENTITY = ("worker", "number")
+
+    def entity(self) -> str:
+        return SHARED

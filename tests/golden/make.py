@@ -16,6 +16,7 @@ from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.codec import encode
 from schemas.commands import CommandDone, CommandGiven, CommandKind
+from schemas.devices import DeviceReleased, DeviceTaken, DeviceWanted, Side
 from schemas.envelope import Envelope, enclose
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
@@ -58,7 +59,11 @@ def a_run() -> Iterator[Event]:
     """Two groups of two samples: one is trained on, one is not; then the ends a run can have."""
     yield RunStarted(settings={"rollout": {"batch": 1}}, code_version="0.1.0", environment={"python": "3.11"})
     yield placement()
+    yield DeviceWanted(worker="trainer-1")
+    yield DeviceTaken(worker="trainer-1", side=Side.TRAINER, number=0, pid=6, node="n", seconds=0.1)
     yield WeightsPublished(version=0, parent=None, url="weights/0", digest=DIGEST, bytes=1000)
+    yield DeviceReleased(worker="trainer-1", side=Side.TRAINER, number=0, seconds=0.2)
+    yield DeviceTaken(worker="engine-1", side=Side.ENGINES, number=0, pid=7, node="n")
     yield WorkerJoined(
         worker="engine-1", role="engine", pid=7, node="n", facts={"device": "cpu"}, seconds={"load": 1.5}
     )

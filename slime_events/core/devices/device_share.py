@@ -75,7 +75,7 @@ class DeviceShare:
 
     async def want(self) -> None:
         """Ask for the trainer's turn, before anything else is known of the run."""
-        wanted = DeviceWanted(devices=SHARED, worker=self._worker.id, incarnation=self._incarnation.number)
+        wanted = DeviceWanted(worker=self._worker.id, incarnation=self._incarnation.number)
         while not await self._append(wanted):
             await self._read()
 
@@ -106,7 +106,6 @@ class DeviceShare:
     async def _append_taken(self, waited_s: float) -> None:
         """Try to take the devices. They are held when the event is read from the log."""
         taken = DeviceTaken(
-            devices=SHARED,
             worker=self._worker.id,
             side=self._side,
             number=self._number,
@@ -138,7 +137,6 @@ class DeviceShare:
         self._rests = True
         await self._part.rest()
         released = DeviceReleased(
-            devices=SHARED,
             worker=self._worker.id,
             side=self._side,
             number=self._number,

@@ -108,6 +108,9 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
     "checkpoint.saved": lambda e: f"{e.url} in {e.seconds:.1f} s",
     "archive.sealed": lambda e: f"positions {e.first} to {e.last}, {e.bytes / 1e6:.1f} MB",
     "placement.planned": placement_text,
+    "device.wanted": lambda e: f"by {e.worker}",
+    "device.taken": lambda e: f"by {e.worker} of the {e.side} after {e.seconds:.2f} s",
+    "device.released": lambda e: f"by {e.worker} of the {e.side} in {e.seconds:.2f} s",
     "worker.joined": lambda e: f"{e.role} pid {e.pid} {_seconds(e.seconds)}",
     "worker.lost": lambda e: f"{e.role}: {e.reason}",
 }
