@@ -36,6 +36,7 @@ from actors.megatron.own_model import args_of
 from actors.megatron.prediction import Predictions
 from actors.megatron.prediction_settings import trained_architecture
 from actors.megatron.residence import waits_on_host
+from actors.megatron.resting import gradient_buffers, kept_tensors, trained_models
 from actors.megatron.routes import Routes
 from actors.megatron.trainee import Trainee, join, leave, logit_memory
 from actors.megatron.weight_share import model_digest, weight_share
@@ -46,11 +47,12 @@ from actors.step.policy import REFERENCE
 from actors.step.rollout_step import RolloutStep
 from actors.step.step_settings import StepSettings
 from actors.step.train_dump import save_train_dump
-from schemas.errors import TrainerError
+from schemas.errors import RankLost, TrainerError
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.combinations import check_device
 from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.machine.resting_memory import RestingMemory
 from slime_events.core.training.datums import Beginning, PassResult, TrainPass
 from slime_events.core.training.save_progress import SaveProgress, SaveState
 from slime_events.core.training.train_batch import StepResult, TrainBatch
@@ -107,6 +109,7 @@ class TrainerRank(Backend):
         self._config = transformer_config(architecture, settings, self._flags.transformer)
         torch.use_deterministic_algorithms(settings.deterministic)
         self.place = join(settings, rank, world_size, master)
+        self._memory = RestingMemory.of(self.place.device)
         try:
             self._functions.notify(INIT)
             self._begin()
@@ -114,12 +117,49 @@ class TrainerRank(Backend):
             leave()
             raise
 
+    @property
+    def trainee(self) -> Trainee:
+        """The models in training. Raises TrainerError while the rank rests, when their memory has no values."""
+        self._check_awake()
+        return self._trainee
+
+    def _check_awake(self) -> None:
+        if self._memory.is_resting:
+            raise TrainerError("the rank rests: wake it first")
+
+    def rest(self) -> None:
+        """Give the device's memory back, except for buffers of communication and small tensors: see `RestingMemory`.
+
+        Gradients are discarded. A checkpoint that is being written has its own copy. Until `wake`, only
+        `finish_checkpoint`, `rest` and `close` may be called. Raises TrainerError if there is no room for the copies.
+        """
+        if self._memory.is_resting:
+            return
+        self._forget_last_pass()
+        gc.collect()
+        try:
+            self._memory.rest(kept_tensors(self.trainee), gradient_buffers(self.trainee))
+        except OSError as error:
+            raise TrainerError(f"rank {self.place.rank} cannot rest: no copy of its state: {error}") from error
+
+    def wake(self) -> None:
+        """Bring everything back to the device, bit for bit. Raises RankLost if the copies cannot be read."""
+        if not self._memory.is_resting:
+            return
+        try:
+            self._memory.wake()
+        except OSError as error:
+            raise RankLost(f"rank {self.place.rank} cannot wake: {error}") from error
+        self._commanded.forget()
+        for trained in trained_models(self.trainee):
+            trained.clear_gradients()
+
     def reset(self) -> None:
         """Load the initial weights again, with a new optimizer and a new schedule."""
-        # Free the old model and optimizer before the new ones need as much memory. Megatron's hooks make reference
-        # cycles with the model, which only the garbage collector frees.
+        self._check_awake()
+        # Free the old model and optimizer before new ones are built. Megatron's hooks make reference cycles with it.
         self._forget_last_pass()
-        del self.trainee, self._commanded
+        del self._trainee, self._commanded
         gc.collect()
         if not on_cpu():
             torch.cuda.empty_cache()
@@ -156,7 +196,7 @@ class TrainerRank(Backend):
         predictions = None
         if architecture.trains_prediction:
             predictions = Predictions(settings.mtp_loss_scaling_factor, logit_memory(settings))
-        self.trainee = Trainee(
+        self._trainee = Trainee(
             *trained, architecture, settings, place, frozen, functions, critic, predictions, routes, balance
         )
         self._commanded = CommandedSteps(self.trainee)
@@ -354,7 +394,7 @@ class TrainerRank(Backend):
         leave()
 
     def _forget_last_pass(self) -> None:
-        trainee = getattr(self, "trainee", None)  # none if `reset` failed
+        trainee = getattr(self, "_trainee", None)  # none if `reset` failed
         for trained in (trainee, trainee and trainee.critic):
             if trained is not None:
                 forget_last_pass(trained.model)

@@ -35,6 +35,10 @@ class Residence(Protocol):
         """
         ...
 
+    def tensors(self) -> Sequence[Tensor]:
+        """Return the memory of the weights between passes."""
+        ...
+
 
 class OwnModel:
     """A model that is always on its device."""
@@ -45,6 +49,9 @@ class OwnModel:
     @contextmanager
     def present(self, policy: torch.nn.Module, *, keep: bool = False) -> Iterator[torch.nn.Module]:
         yield self._model
+
+    def tensors(self) -> Sequence[Tensor]:
+        return all_tensors(self._model)
 
 
 class VisitingModel:
@@ -67,6 +74,9 @@ class VisitingModel:
                     host.copy_(parameter.data)
         finally:
             self._leave()
+
+    def tensors(self) -> Sequence[Tensor]:
+        return self._host
 
     def _leave(self) -> None:
         for parameter, host in zip(self._parameters, self._host, strict=True):
@@ -100,6 +110,9 @@ class ExchangedWeights:
                 for parameter, host in beating(pairs[:exchanged]):
                     _exchange(parameter, host)
                 _settle(self._host)
+
+    def tensors(self) -> Sequence[Tensor]:
+        return self._host
 
 
 def host_copies(parameters: Iterable[Tensor]) -> list[Tensor]:
