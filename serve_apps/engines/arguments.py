@@ -20,7 +20,7 @@ from serve_apps.engines.shared_memory import SHARE
 from slime_events.core.config.engine import EngineSettings, message_tokens
 from slime_events.core.machine.cuda_toolkit import find_toolkit
 from slime_events.core.machine.gpus import look, this_machine
-from slime_events.core.planning.engine_memory import SHARED_MEMORY
+from slime_events.core.planning.engine_memory import default_share
 from slime_events.core.run.process_environment import LOOPBACK_ONLY
 
 Device = Literal["cpu", "cuda"]
@@ -68,7 +68,11 @@ def engine_launch(settings: EngineSettings, version: int = 0, name: str = "") ->
         arguments |= _cpu_arguments(settings, config)
     else:
         # SGLang would load a float32 checkpoint as float16, but the trainer publishes bfloat16.
-        arguments |= {"dtype": "bfloat16"} | ({"mem_fraction_static": SHARED_MEMORY} if settings.colocate else {})
+        arguments["dtype"] = "bfloat16"
+        if (share := default_share(settings)) is not None:
+            arguments["mem_fraction_static"] = share
+        if settings.takes_turns:
+            arguments["enable_memory_saver"] = True
     environment = _environment(device, config, deterministic)
     # Without API keys: this server takes no HTTP requests, and SGLang prints its arguments.
     arguments |= {name: value for name, value in settings.sglang.items() if not is_secret_setting(name)}

@@ -98,6 +98,7 @@ READ_INSIDE = {
     "max_turns": "user's generate functions find it on args",
     "actor_num_nodes": "`TrainerSettings.world_size` says it",
     "rollout_num_gpus": "`EngineSettings.replicas` says it",
+    **dict.fromkeys(("offload", "offload_train", "offload_rollout"), "`EngineSettings.takes_turns` says it"),
     "chunk_tokens": "`EngineSettings.chunk` says it",
     "chunk_seconds": "`EngineSettings.chunk_s` says it",
     "critic_num_nodes": "its rule compares it with actor_num_nodes",

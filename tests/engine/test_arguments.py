@@ -83,6 +83,15 @@ def test_an_engine_that_shares_a_gpu_leaves_memory_to_the_rank(checkpoint: str) 
     assert SHARE not in engine_launch(replace(shared, device="cpu")).environment
 
 
+def test_an_engine_that_takes_turns_has_most_of_the_gpu_and_can_release_it(checkpoint: str) -> None:
+    beside = EngineSettings(hf_checkpoint=checkpoint, device="cuda", colocate=True)
+    turns = replace(beside, offload_train=True, offload_rollout=True)
+    assert engine_launch(turns).arguments["mem_fraction_static"] > 0.7
+    assert engine_launch(turns).arguments["enable_memory_saver"] is True
+    assert "enable_memory_saver" not in engine_launch(beside).arguments
+    assert "enable_memory_saver" not in engine_launch(replace(turns, device="cpu")).arguments
+
+
 @pytest.mark.parametrize("share", [0, 1, 1.5, "much"])
 def test_a_share_of_a_gpu_is_a_part_of_it(checkpoint: str, share: object) -> None:
     settings = EngineSettings(

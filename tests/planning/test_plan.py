@@ -179,12 +179,37 @@ def test_what_exceeds_a_gpu_by_exact_numbers_is_certain() -> None:
 
 def test_ranks_and_engines_of_a_shared_gpu_fit_side_by_side_or_in_turns() -> None:
     eight: dict[str, Any] = {"actor_num_gpus_per_node": 8}
-    beside = plan(settings({"colocate": True}, **eight))
+    apart = {"colocate": True, "offload_train": False, "offload_rollout": False}
+    beside = plan(settings(apart, **eight))
     assert beside.verdict is Verdict.FITS
     assert beside.shared_bytes == (beside.rank and beside.engine and beside.rank.total + beside.engine.total)
-    turns = plan(settings({"colocate": True, "sglang": {"mem_fraction_static": 0.8}}, **eight))
-    assert [shortage.resource for shortage in turns.shortages] == [Resource.SHARED_MEMORY]
+    large = {"mem_fraction_static": 0.8}
+    crowded = plan(settings(apart | {"sglang": large}, **eight))
+    assert [shortage.resource for shortage in crowded.shortages] == [Resource.SHARED_MEMORY]
+    assert crowded.verdict is Verdict.TOO_SMALL
+    turns = plan(settings({"colocate": True}, **eight))
     assert turns.verdict is Verdict.IN_TURNS
+    assert turns.engine == crowded.engine
+    assert turns.turn_bytes == (turns.rank and turns.engine and max(turns.rank.total, turns.engine.total) + 2 * GIB)
+    waiting = turns.rank and turns.rank.weights + turns.rank.optimizer
+    assert (beside.host_bytes, turns.host_bytes) == (0, waiting)
+    least = changed(turns.facts, host_bytes=8 * turns.host_bytes)
+    assert not make_plan(least, settings({"colocate": True}, **eight), qwen(), turns.assumed).shortages
+    less = changed(least, host_bytes=8 * turns.host_bytes - 1)
+    (shortage,) = make_plan(less, settings({"colocate": True}, **eight), qwen(), turns.assumed).shortages
+    assert shortage.resource is Resource.HOST_MEMORY
+
+
+def test_a_gpu_too_small_for_turns_is_refused() -> None:
+    """An engine's share and what the resting rank keeps are more than the GPU has."""
+    chosen = settings({"colocate": True, "sglang": {"mem_fraction_static": 0.95}}, actor_num_gpus_per_node=8)
+    (shortage,) = plan(chosen).shortages
+    assert shortage.resource in (Resource.SHARED_MEMORY, Resource.ENGINE_MEMORY)
+
+
+def test_engines_that_share_gpus_have_one_gpu() -> None:
+    eight: dict[str, Any] = {"actor_num_gpus_per_node": 8}
+    beside = plan(settings({"colocate": True}, **eight))
     wide = plan(settings({"colocate": True, "rollout_num_gpus_per_engine": 2}, **eight))
     assert wide.limits
     assert not beside.limits

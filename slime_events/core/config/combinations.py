@@ -201,6 +201,11 @@ def _engines(settings: TrainSettings) -> Iterator[str]:
     if not engine.hf_checkpoint:
         yield "hf_checkpoint is not set: set it to the Hugging Face folder of the model to train."
     yield from _addresses(engine.rollout_external_engine_addrs)
+    if engine.colocate and bool(engine.offload_train) is not bool(engine.offload_rollout):
+        yield (
+            f"offload_train is {bool(engine.offload_train)} and offload_rollout {bool(engine.offload_rollout)}: ranks "
+            "and engines take turns only if both release their devices. Give both, or neither."
+        )
     if engine.rollout_external_engine_addrs and engine.sglang and not settings.trainer.use_rollout_routing_replay:
         names = ", ".join(f"sglang_{name}" for name in sorted(engine.sglang))
         yield f"rollout_external_engine_addrs excludes {names}: the servers run already, so give it where they start."

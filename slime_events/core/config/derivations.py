@@ -146,7 +146,20 @@ def _engine(settings: TrainSettings, checkpoint: str) -> EngineSettings:
     """Let engines serve the trainer's checkpoint, and report the experts of each token if the trainer uses these."""
     engine = settings.engine
     reports = {"enable_return_routed_experts": True} if settings.trainer.use_rollout_routing_replay else {}
-    return replace(engine, hf_checkpoint=engine.hf_checkpoint or checkpoint, sglang={**engine.sglang, **reports})
+    engine = replace(engine, hf_checkpoint=engine.hf_checkpoint or checkpoint, sglang={**engine.sglang, **reports})
+    wanted = engine.offload or engine.offload_train or engine.offload_rollout
+    return _with_turns(engine) if wanted and _has_both(settings) else engine
+
+
+def _with_turns(engine: EngineSettings) -> EngineSettings:
+    """Return the settings with both sides released in turns, unless one is set otherwise."""
+    sides = ("offload_train", "offload_rollout")
+    return replace(engine, **{side: True for side in sides if getattr(engine, side) is None})
+
+
+def _has_both(settings: TrainSettings) -> bool:
+    """Return whether the run generates and trains."""
+    return not (settings.debug.debug_rollout_only or settings.debug.debug_train_only)
 
 
 DRIVEN_STEPS, DRIVEN_WAIT_S = 1_000_000, 1e9
@@ -214,6 +227,8 @@ def on_device(settings: TrainSettings, device: Device) -> TrainSettings:
     """Return the settings with the device's defaults for unset settings. auto: no GPU was found. Idempotent."""
     engine, trainer, on_gpu = settings.engine, settings.trainer, device == "cuda"
     engine = replace(engine, device=device)
+    if on_gpu and engine.colocate and engine.offload_train is engine.offload_rollout is None and _has_both(settings):
+        engine = _with_turns(engine)
     rollout_gpus = trainer.world_size if on_gpu and engine.colocate else None
     by_device: dict[str, Any] = {
         "bf16": on_gpu,

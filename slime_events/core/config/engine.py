@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from slime_events.core.config.base import Settings, doc
 from slime_events.core.config.engine_addresses import engine_url
-from slime_events.core.config.rules import Later, excludes, unused_with, unused_without
+from slime_events.core.config.rules import Later, excludes, needs, unused_with, unused_without
 
 Device = Literal["auto", "cpu", "cuda"]
 CHUNK_TOKENS: dict[Device, int] = {"auto": 64, "cpu": 64, "cuda": 512}
@@ -28,6 +28,7 @@ def message_tokens(chunk: int) -> int:
 
 
 _EXTERNAL = unused_with("rollout_external_engine_addrs", why="the engines run already")
+_SHARED = needs("colocate", why="ranks and engines that share no device have nothing to release to each other")
 
 
 class EngineSettings(Settings, frozen=True, kw_only=True):
@@ -50,6 +51,37 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
             also=Later.RESUME,
         ),
     ] = False
+    offload: Annotated[bool, doc("offload-train and offload-rollout", _SHARED, also=Later.RESUME)] = False
+    offload_train: Annotated[
+        bool | None,
+        doc(
+            "ranks release their device while engines generate, together with offload-rollout; default: with colocate "
+            "on GPUs",
+            _SHARED,
+            also=Later.RESUME,
+        ),
+    ] = None
+    offload_rollout: Annotated[
+        bool | None,
+        doc(
+            "engines release their device while the trainer trains, together with offload-train; default: with "
+            "colocate on GPUs",
+            _SHARED,
+            excludes(
+                "max_staleness",
+                why="generation and training overlap, so they cannot take turns. Leave one of them out, or give "
+                "--no-offload-train --no-offload-rollout",
+            ),
+            excludes(
+                "tinker",
+                "ray_address",
+                "actor_num_nodes!=1",
+                why="only a run that draws its own prompts, on one machine, takes turns. Give --no-offload-train "
+                "--no-offload-rollout",
+            ),
+            also=Later.RESUME,
+        ),
+    ] = None
     sglang_server_concurrency: Annotated[int, doc("most samples in flight per engine", above=0, also=Later.RESUME)] = (
         512
     )
@@ -126,8 +158,8 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def takes_turns(self) -> bool:
-        """Whether engines and trainer use their devices in turns."""
-        return False
+        """Whether ranks and engines use their devices in turns: one side releases its memory while the other works."""
+        return self.colocate and bool(self.offload_train and self.offload_rollout)
 
     @property
     def chunk(self) -> int:

@@ -30,7 +30,7 @@ def idle(settings: TrainSettings, registered: Registered) -> Iterator[str]:
 def idle_on_cpu(settings: TrainSettings) -> list[str]:
     """Return a sentence about the settings that have no effect on the CPU, if there are any."""
     unused = sorted(MEGATRON_CUDA & settings.trainer.megatron.keys())
-    unused += ["colocate"] if settings.engine.colocate else []
+    unused += ["colocate"] if settings.engine.colocate and not settings.engine.takes_turns else []
     return [f"{', '.join(unused)}: no effect on the CPU."] if unused else []
 
 

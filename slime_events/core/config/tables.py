@@ -17,9 +17,6 @@ Arity = Literal["none", "one", "many"]
 _NO_ROUTER = "there is no router: engines take work from the log when they have capacity"
 
 _INERT = {
-    "trainer and engines are separate processes, and neither is offloaded from its device": (
-        "--no-offload-train! --no-offload-rollout!"
-    ),
     "Ray detects the devices of each node": "--num-gpus-per-node --rollout-num-gpus-per-node",
     "the device selects the backend: gloo on CPU, NCCL on CUDA": "--distributed-backend",
     _NO_ROUTER: (
@@ -115,9 +112,6 @@ ALONE: dict[str, str] = {"--gateway": gateway.DEFAULT}
 """Flags that may have no value, and the value that they then have."""
 
 _NOT_YET = {
-    "nothing is offloaded from a device yet, so ranks and engines of --colocate must fit side by side (docs/gpu.md)": (
-        "--offload --offload-train --offload-rollout"
-    ),
     "linear attention models are not built in the trainer": "--qwen-gdn-backend",
     "sparse attention models are not built in the trainer": "--freeze-indexer --allgather-cp",
     "it needs a trainer that stops and restarts around each step": "--release-train",

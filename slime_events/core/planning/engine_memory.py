@@ -13,6 +13,16 @@ from slime_events.core.planning.model import ModelShape
 SHARED_MEMORY = 0.4
 """Share of a GPU's memory for weights and cache, if the engine shares the GPU with a trainer rank."""
 
+TURN_MEMORY = 0.8
+"""The same if ranks and engines take turns."""
+
+
+def default_share(settings: EngineSettings) -> float | None:
+    """Return the share of an engine that shares its GPU; None if it does not."""
+    if not settings.colocate:
+        return None
+    return TURN_MEMORY if settings.takes_turns else SHARED_MEMORY
+
 
 @dataclass(frozen=True, slots=True)
 class EngineBytes:
@@ -42,7 +52,7 @@ def engine_bytes(shape: ModelShape, settings: EngineSettings, gpu_bytes: int, as
     weights = engine_weights(shape, size, groups, assumed)
     share = settings.sglang.get("mem_fraction_static")
     if share is None:
-        share = SHARED_MEMORY if settings.colocate else assumed.engine_memory
+        share = default_share(settings) or assumed.engine_memory
     static, token = int(float(share) * gpu_bytes), token_bytes(shape, settings)
     cached = max(0, static - weights) // token * groups
     return EngineBytes(weights, static, int(assumed.engine_gib * GIB), token, groups, cached)

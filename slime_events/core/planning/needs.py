@@ -24,6 +24,7 @@ class Needs:
     engines: Annotated[int, doc("Replicas of the engine")]
     each: Annotated[int, doc("GPUs of an engine")] = 1
     shared: Annotated[bool, doc("Each GPU has a rank and an engine")] = False
+    turns: Annotated[bool, doc("Ranks and engines of a GPU release it to each other in turns")] = False
     external: Annotated[int, doc("Engines that run already, on GPUs that are not of this run")] = 0
     together: Annotated[int, doc("Ranks that hold the parts of one layer: the tensor parallel size")] = 1
 
@@ -39,6 +40,7 @@ class Needs:
             external=engines if runs_already else 0,
             each=engine.rollout_num_gpus_per_engine,
             shared=engine.colocate,
+            turns=engine.takes_turns,
             together=settings.trainer.tensor_model_parallel_size,
         )
 
@@ -90,4 +92,10 @@ class Needs:
         if self.external:
             return f"{ranks}, beside {self.external} engine{'' if self.external == 1 else 's'} that run already"
         engines = f"{self.engines} engine{'' if self.engines == 1 else 's'} of {gpus(self.each)}"
-        return f"{ranks} and {engines}, {'sharing GPUs' if self.shared else 'a GPU for each rank'}"
+        return f"{ranks} and {engines}, {self._sharing}"
+
+    @property
+    def _sharing(self) -> str:
+        if not self.shared:
+            return "a GPU for each rank"
+        return "sharing GPUs in turns" if self.turns else "sharing GPUs"

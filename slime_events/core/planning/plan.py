@@ -71,12 +71,16 @@ class Plan:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the run fits. In turns: ranks and engines that share GPUs must release their memory to each other."""
-        if not self.shortages:
-            return Verdict.FITS
-        resources = {shortage.resource for shortage in self.shortages}
-        in_turns = self.facts.gpu_bytes is not None and (self.turn_bytes or 0) <= self.facts.gpu_bytes
-        return Verdict.IN_TURNS if resources == {Resource.SHARED_MEMORY} and in_turns else Verdict.TOO_SMALL
+        """Whether the run fits. In turns: only since ranks and engines release a shared GPU to each other."""
+        if self.shortages:
+            return Verdict.TOO_SMALL
+        beside, size = self.shared_bytes or 0, self.facts.gpu_bytes
+        return Verdict.IN_TURNS if size is not None and beside > size else Verdict.FITS
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory of a rank."""
+        return _host_bytes(self.needs, self.rank)
 
     @property
     def shares(self) -> tuple[float, float]:
@@ -102,7 +106,7 @@ def make_plan(facts: Facts, settings: TrainSettings, model: PlannedModel, assume
     shortages = [] if problem is None else [Shortage(Resource.LAYOUT, 0, 0, problem)]
     shortages += _too_few(facts, needs, nodes)
     if facts.gpu_bytes is not None:
-        shortages += _too_small(facts.gpu_bytes, needs, rank, engine, load, together)
+        shortages += _too_small(facts.gpu_bytes, needs, rank, engine, load, in_turn if needs.turns else together)
     shortages += _host_shortage(facts, needs, rank, nodes)
     return Plan(
         needs, facts, assumed, model.shape, load, nodes, rank, engine, together, in_turn, speed, volumes,
@@ -171,11 +175,12 @@ def _too_small(
             )
             shortages.append(Shortage(Resource.ENGINE_MEMORY, engine.total, size, reason, certain=False))
     if not shortages and together is not None and together > size and rank is not None and engine is not None:
+        how = "in turns" if needs.turns else "side by side"
         reason = (
-            f"a rank ({_gib(rank.total)} GiB) and an engine ({_gib(engine.total)} GiB) side by side need "
+            f"a rank ({_gib(rank.total)} GiB) and an engine ({_gib(engine.total)} GiB) {how} need "
             f"{_gib(together)} GiB, and a GPU has {_gib(size)}"
         )
-        certain = rank.state + engine.static > size
+        certain = not needs.turns and rank.state + engine.static > size
         shortages.append(Shortage(Resource.SHARED_MEMORY, together, size, reason, certain))
     return shortages
 
@@ -186,14 +191,21 @@ def _host_shortage(
     if facts.host_bytes is None or rank is None or nodes is None:
         return []
     most = max(node.ranks for node in nodes)
-    needed = most * rank.host
+    needed = most * _host_bytes(needs, rank)
     if needed <= facts.host_bytes:
         return []
     reason = (
-        f"{most} ranks of a machine need {_gib(needed)} GiB of host memory (offloaded optimizer, frozen models), and a "
+        f"{most} ranks of a machine need {_gib(needed)} GiB of host memory (offloaded state, frozen models), and a "
         f"machine has {_gib(facts.host_bytes)}"
     )
     return [Shortage(Resource.HOST_MEMORY, needed, facts.host_bytes, reason)]
+
+
+def _host_bytes(needs: Needs, rank: RankBytes | None) -> int:
+    """Return the host memory of a rank. In turns, weights and optimizer wait there; gradients are discarded."""
+    if rank is None:
+        return 0
+    return rank.host + (rank.weights + rank.optimizer if needs.turns else 0)
 
 
 def limits_of(facts: Facts, needs: Needs) -> tuple[str, ...]:
@@ -203,6 +215,8 @@ def limits_of(facts: Facts, needs: Needs) -> tuple[str, ...]:
         limits.append(f"speed and memory of the {needs.external} engines that run already are unknown, and not counted")
     if needs.shared and needs.each > 1:
         limits.append(f"ranks share GPUs with engines of one GPU only, and these have {needs.each}")
+    if needs.turns and needs.ranks > facts.largest > 0:
+        limits.append("ranks and engines take turns on one machine only: give --no-offload-train --no-offload-rollout")
     if needs.engines and needs.each > facts.largest > 0:
         limits.append(f"an engine is on one machine, and {needs.each} GPUs are on {-(-needs.each // facts.largest)}")
     return tuple(limits)

@@ -75,7 +75,7 @@ def _enough(facts: Facts, plan: Plan) -> Facts:
 def _tried(plan: Plan, settings: TrainSettings, model: PlannedModel, change: str) -> Remedy | None:
     """Return the change to these settings if they fit, with a smaller share for engines that share GPUs if needed."""
     again = _again(plan, settings, model)
-    if again.verdict is Verdict.IN_TURNS and (flag := _share_beside(again)) is not None:
+    if _is_short(again, Resource.SHARED_MEMORY) and (flag := _share_beside(again)) is not None:
         percent, text = flag
         smaller = _again(plan, _with_share(settings, percent), model)
         if smaller.verdict is Verdict.FITS:
@@ -231,7 +231,7 @@ def _larger_engine(plan: Plan, settings: TrainSettings, model: PlannedModel) -> 
 
 def _smaller_share(plan: Plan, settings: TrainSettings, model: PlannedModel) -> Remedy | None:
     """Try a smaller share of a shared GPU for engines."""
-    return None if plan.verdict is not Verdict.IN_TURNS else _tried(plan, settings, model, "")
+    return _tried(plan, settings, model, "") if _is_short(plan, Resource.SHARED_MEMORY) else None
 
 
 def _apart(plan: Plan, settings: TrainSettings, model: PlannedModel) -> Remedy | None:

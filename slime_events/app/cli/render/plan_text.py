@@ -14,8 +14,7 @@ from slime_events.core.planning.smallest import Remedy
 GB, MB = 1e9, 1e6
 VERDICTS = {
     Verdict.FITS: "the run fits",
-    Verdict.IN_TURNS: "the run fits only if ranks and engines release a shared GPU to each other in turns, which this "
-    "version does not do",
+    Verdict.IN_TURNS: "the run fits: ranks and engines use a shared GPU in turns",
     Verdict.TOO_SMALL: "the run does not fit",
 }
 
@@ -95,8 +94,8 @@ def _memory(plan: Plan) -> str:
             f"an engine's cache holds {engine.cached:,} tokens of {engine.token:,} bytes on a GPU: "
             f"{engine.cached // plan.load.longest:,} of the longest samples"
         )
-    if rank is not None and rank.host:
-        lines.append(f"a rank keeps {_gib(rank.host)} GiB of host memory: offloaded optimizer, frozen models")
+    if plan.host_bytes:
+        lines.append(f"a rank keeps {_gib(plan.host_bytes)} GiB of host memory: offloaded state, frozen models")
     return "\n".join(lines)
 
 
