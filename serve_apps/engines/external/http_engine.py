@@ -178,6 +178,13 @@ class HttpEngine:
                 self._loaded.set()
         return time.monotonic() - begun
 
+    async def rest(self) -> None:
+        """Raise EngineError: a server that runs already has its own devices, and a run with it takes no turns."""
+        raise EngineError(f"{self._server.url} runs already: it does not rest")
+
+    async def wake(self) -> None:
+        """Do nothing, since the server never rests."""
+
     async def abort(self, rid: str) -> None:
         if (call := self._calls.get(rid)) is not None:
             call.is_aborted = True
