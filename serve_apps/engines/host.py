@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from sglang.srt.server_args import PortArgs, ServerArgs
 
 OWNER_CHECK_S = 0.5
+RESTING = ["kv_cache", "weights"]
+"""SGLang's tags of the memory that a resting engine gives back. CUDA graphs stay."""
 
 
 def main() -> None:
@@ -146,6 +148,10 @@ class Host:
                     await self._update(frame)
                 case messages.ReceiveWeights():
                     self.sender.send(messages.Answer(frame.id, await receive(self.manager, frame)))
+                case messages.Rest():
+                    await self._rest(frame.id)
+                case messages.Wake():
+                    await self._wake(frame.id)
                 case messages.Ping():
                     self.sender.send(messages.Answer(frame.id))
         except (ValueError, TypeError) as error:  # SGLang refuses the request
@@ -201,6 +207,21 @@ class Host:
         if success:
             await self.manager.continue_generation(io_struct.ContinueGenerationReqInput(torch_empty_cache=False))
         self.sender.send(messages.Answer(frame.id, None if success else message))
+
+    async def _rest(self, id: str) -> None:
+        """Release the memory of weights and cache. Nothing is generated until the next update."""
+        from sglang.srt.managers import io_struct
+
+        await self.manager.pause_generation(io_struct.PauseGenerationReqInput(mode="retract"))
+        await self.manager.release_memory_occupation(io_struct.ReleaseMemoryOccupationReqInput(tags=RESTING))
+        self.sender.send(messages.Answer(id))
+
+    async def _wake(self, id: str) -> None:
+        """Take the memory again. Generation stays paused, since the weights have no values until the next update."""
+        from sglang.srt.managers import io_struct
+
+        await self.manager.resume_memory_occupation(io_struct.ResumeMemoryOccupationReqInput(tags=RESTING))
+        self.sender.send(messages.Answer(id))
 
 
 def end_tokens(manager: TokenizerManager) -> frozenset[int]:

@@ -57,6 +57,14 @@ class ReceiveWeights(Numbered, frozen=True):
     digest: str
 
 
+class Rest(Numbered, frozen=True):
+    """Request to give the device's memory back. The host answers with an `Answer`."""
+
+
+class Wake(Numbered, frozen=True):
+    """Request to take the device's memory again. The host answers with an `Answer`."""
+
+
 class Ping(Numbered, frozen=True):
     """Request for an `Answer`."""
 
@@ -93,7 +101,7 @@ class Piece(Numbered, frozen=True):
     delta: Delta
 
 
-Request = Generate | Score | UpdateWeights | ReceiveWeights | Ping
+Request = Generate | Score | UpdateWeights | ReceiveWeights | Rest | Wake | Ping
 ToHost = Request | Abort
 FromHost = Ready | Failed | Answer | Piece
 

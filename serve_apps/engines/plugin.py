@@ -2,10 +2,10 @@
 
 On every device: weight versions on every streamed piece, a cached end token, and no socket beyond the engine's own
 address; received weights are checked before they are loaded. On a GPU that an engine shares: a cache whose size does
-not depend on the order of starts. On a CPU: deterministic inference, which SGLang 0.5.23 has for accelerators only,
-and a faster decode and prefill. With `enable_deterministic_inference` and a seed per request, a token is a function
-of only the weights, the tokens before it and the seed. So a rollout that is resumed from its log continues with the
-same tokens. SGLang processes that this project did not start are not changed.
+not depend on the order of starts. On a CPU: deterministic inference and memory that a resting engine gives back, which
+SGLang 0.5.23 has for accelerators only, and a faster decode and prefill. With `enable_deterministic_inference` and a
+seed per request, a token is a function of only the weights, the tokens before it and the seed. So a rollout that is
+resumed from its log continues with the same tokens. SGLang processes that this project did not start are not changed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _cpu_hooks(kinds: type[HookType]) -> list[tuple[HookType, str, Callable[...,
     from sglang.srt.arg_groups import choices
 
     from serve_apps.engines import routed_experts
-    from serve_apps.engines.cpu import attention, layers, sampling, shared_prefixes
+    from serve_apps.engines.cpu import attention, layers, resting, sampling, shared_prefixes
     from slime_events.core.run.gloo_device import share_gloo_device
 
     share_gloo_device()
@@ -63,6 +63,7 @@ def _cpu_hooks(kinds: type[HookType]) -> list[tuple[HookType, str, Callable[...,
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
     modules = "sglang.srt.layers"
     captured = "sglang.srt.state_capturer.routed_experts.RoutedExpertsCapturer"
+    updater = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
     backend = f"{modules}.attention.torch_native_backend.TorchNativeAttnBackend"
     return [
         (kinds.BEFORE, f"{backend}.init_forward_metadata", attention.forget_parts),
@@ -80,6 +81,7 @@ def _cpu_hooks(kinds: type[HookType]) -> list[tuple[HookType, str, Callable[...,
         (kinds.REPLACE, f"{modules}.sampler.multinomial_with_seed", sampling.multinomial_with_seed),
         (kinds.REPLACE, "sglang.srt.mem_cache.pool_host.common._cuda_host_register", routed_experts.leave_unpinned),
         (kinds.AROUND, f"{captured}.capture", routed_experts.capture_all_tokens),
+        (kinds.AFTER, f"{updater}.release_memory_occupation", resting.give_back),
         (kinds.REPLACE, "sglang.srt.batch_invariant_ops.enable_batch_invariant_mode", _kernels_are_in_place),
     ]
 

@@ -79,7 +79,7 @@ class SglangEngine:
         self._numbers = itertools.count()
         self._answers: dict[str, Answers] = {}
         self._ids: dict[str, str] = {}
-        self.tokens_generated, self.was_killed = 0, False
+        self.tokens_generated, self.was_killed, self._is_resting = 0, False, False
         self.scheduler_pids: tuple[int, ...] = ()
 
     async def start(self, deadline_s: float) -> None:
@@ -154,13 +154,9 @@ class SglangEngine:
         reason = misfit(self._shapes, shapes_in(Path(folder))) if self._shapes else None
         if reason is not None:
             raise EngineError(f"{failed}: {reason}")
-        try:
-            error = await self._call(messages.UpdateWeights(self._new_id(), folder, version), UPDATE_S)
-            if error is not None:
-                raise EngineError(f"{failed}: {error}")
-        except BaseException:  # cancelled too: SGLang may have some of the weights by then
-            self._fail(failed)
-            raise
+        if self._is_resting:
+            raise EngineError(f"{failed}: the engine rests")
+        await self._change(messages.UpdateWeights(self._new_id(), folder, version), failed)
         self.version = version
         return time.monotonic() - began
 
@@ -174,6 +170,27 @@ class SglangEngine:
         if error is None:
             self.version = group.version
         return error
+
+    async def rest(self) -> None:
+        """Give memory back: see `Engine.rest`. SGLang drops weights and cache. If it fails, the engine is lost."""
+        if not self._is_resting:
+            await self._change(messages.Rest(self._new_id()), "the engine did not give its memory back")
+            self._is_resting = True
+
+    async def wake(self) -> None:
+        """Take memory again: see `Engine.wake`. SGLang generates after the next `update_weights`."""
+        if self._is_resting:
+            await self._change(messages.Wake(self._new_id()), "the engine did not take its memory again")
+            self._is_resting = False
+
+    async def _change(self, frame: messages.Request, failed: str) -> None:
+        """Make a request after whose failure the engine's state is unknown. Raises EngineError."""
+        try:
+            if (error := await self._call(frame, UPDATE_S)) is not None:
+                raise EngineError(f"{failed}: {error}")
+        except BaseException:  # cancelled too
+            self._fail(failed)
+            raise
 
     async def abort(self, rid: str) -> None:
         if (own_id := self._ids.get(rid)) is not None:

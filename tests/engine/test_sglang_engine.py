@@ -118,6 +118,32 @@ class TestSglangEngine(EngineContract):
                 compared[span.version] += len(ours)
         assert min(compared.values()) > 100
 
+    async def test_a_rest_gives_memory_back_and_changes_no_token(
+        self, engine: SglangEngine, checkpoints: list[Path]
+    ) -> None:
+        """Resting, waking, and the next version: the tokens of an engine that went straight to that version."""
+        version = engine.version + 2  # the same weights as now
+        folder = checkpoints[1 + (version - 1) % 2] if engine.version else checkpoints[0]
+        requests = [request(n, new=100) for n in range(4)]
+        expected = [await collect(engine, item) for item in requests]
+        (scheduler,) = [psutil.Process(pid) for pid in engine.scheduler_pids]
+        before = scheduler.memory_info().rss
+        await engine.rest()
+        await engine.rest()
+        resting = scheduler.memory_info().rss
+        assert await engine.healthy()
+        with pytest.raises(EngineError, match="rests"):
+            await engine.update_weights(str(folder), version)
+        await engine.wake()
+        await engine.wake()
+        waiting = [asyncio.create_task(collect(engine, item)) for item in requests]
+        done, _ = await asyncio.wait(waiting, timeout=0.5)
+        assert not done, "weights without values were used"
+        await engine.update_weights(str(folder), version)
+        assert [list(r.tokens) for r in await asyncio.gather(*waiting)] == [list(r.tokens) for r in expected]
+        assert before - resting > 100 << 20  # SGLang fills its cache with zeros at the start
+        assert scheduler.memory_info().rss - resting < 20 << 20  # it comes back as it is used
+
     async def test_text_is_the_whole_response(self, engine: SglangEngine, checkpoints: list[Path]) -> None:
         from transformers import AutoTokenizer
 

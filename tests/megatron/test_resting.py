@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import mmap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def test_whatever_is_large_rests(tmp_path: Path, trainer: Trainer) -> None:
 def view(storage: torch.UntypedStorage) -> memoryview:
     """Return the whole pages of a storage."""
     flat = torch.empty(0, dtype=torch.uint8).set_(storage)
-    page = resting_memory.mmap.PAGESIZE
+    page = mmap.PAGESIZE
     return flat[-storage.data_ptr() % page :][: (storage.nbytes() // page - 1) * page].numpy().data
 
 

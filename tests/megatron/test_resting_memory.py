@@ -24,15 +24,18 @@ def test_views_have_their_values_again(device: Device) -> None:
     memory = RestingMemory(device)
     for _ in range(2):
         given = memory.rest([parameter, whole, small, half, whole[5:]], [dropped, whole])
-        assert memory.is_resting and memory.rest([dropped]) == 0
+        assert memory.is_resting
+        assert memory.rest([dropped]) == 0
         assert 0.9 * sum(storages) < given <= sum(storages)
         memory.wake()
         memory.wake()
         assert not memory.is_resting
         assert torch.equal(whole, torch.arange(100_000, dtype=torch.float64))
         assert torch.equal(parameter.flatten(), whole[10:90_000])
-        assert torch.equal(small, torch.ones(3)) and half.eq(0.5).all()
-        assert dropped.shape == (10_000,) and dropped.zero_().sum() == 0
+        assert torch.equal(small, torch.ones(3))
+        assert half.eq(0.5).all()
+        assert dropped.shape == (10_000,)
+        assert dropped.zero_().sum() == 0
         with torch.no_grad():
             parameter.add_(1.0).sub_(1.0)
 
@@ -42,7 +45,8 @@ def test_without_room_for_a_copy_nothing_changes(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(resting_memory, "DISK", "/proc")
     with pytest.raises(OSError, match="proc"):
         memory.rest([tensor])
-    assert not memory.is_resting and tensor.eq(1.0).all()
+    assert not memory.is_resting
+    assert tensor.eq(1.0).all()
 
 
 def test_the_system_has_the_memory(tmp_path: Path) -> None:

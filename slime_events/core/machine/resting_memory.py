@@ -145,6 +145,14 @@ class RestingMemory:
         self._kept, self._emptied = None, []
 
 
+def discard(tensors: Iterable[Tensor]) -> int:
+    """Give the memory of tensors on the CPU back with their values; return its size in bytes.
+
+    It comes back when the tensors are written, which may be at any time.
+    """
+    return sum(map(OnDisk().empty, _storages(tensors).values()))
+
+
 _libc = ctypes.CDLL(None)
 
 
