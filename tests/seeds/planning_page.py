@@ -8,8 +8,6 @@ import msgspec
 
 from actors.megatron.layout import Layout
 from slime_events.core.planning.assumptions import GIB, Assumptions
-from slime_events.core.planning.plan import Verdict
-from slime_events.core.planning.smallest import smallest_fits
 from tests.seeds.planned import Planned, planned_launches
 from tools.page_command import update_page
 
@@ -66,11 +64,8 @@ def _memory(each: Planned) -> tuple[str, ...]:
 
 def _verdict(each: Planned) -> str:
     plan = each.plan
-    if plan.verdict is Verdict.FITS:
+    if not plan.shortages:
         return plan.verdict
-    if plan.verdict is Verdict.IN_TURNS:
-        first = next(iter(smallest_fits(plan, each.settings, each.arithmetic)), None)
-        return plan.verdict if first is None else f"{plan.verdict}; side by side with `{first.change}`"
     return f"{plan.verdict}: {plan.shortages[0].reason}"
 
 

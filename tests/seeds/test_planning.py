@@ -43,12 +43,15 @@ def test_the_launch_of_two_nodes_fits_as_the_one_of_one_does_not() -> None:
     assert plan_words("two", [*words, "--actor-num-nodes", "2"]).plan.verdict is Verdict.IN_TURNS
 
 
-def test_eight_colocated_gpus_fit_side_by_side_with_the_share_that_the_plan_names(planned: dict[str, Planned]) -> None:
-    each = planned["scripts/run-qwen3-30B-A3B"]
+def test_eight_colocated_gpus_fit_side_by_side_with_the_share_that_the_plan_names() -> None:
+    name = "scripts/run-qwen3-30B-A3B"
+    words = [*words_of()[name], "--no-offload-train", "--no-offload-rollout", "--sglang-mem-fraction-static", "0.7"]
+    each = plan_words(name, words, gib=80)
+    assert each.plan.verdict is Verdict.TOO_SMALL
     share = re.search(r"--sglang-mem-fraction-static ([\d.]+)", _first(each))
     assert share is not None
     assert with_share(each, float(share[1])).verdict is Verdict.FITS
-    assert with_share(each, float(share[1]) + 0.01).verdict is Verdict.IN_TURNS
+    assert with_share(each, float(share[1]) + 0.01).verdict is Verdict.TOO_SMALL
 
 
 def _first(each: Planned) -> str:
