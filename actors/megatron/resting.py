@@ -1,4 +1,4 @@
-"""What a trainer rank gives back while the engine on its device generates, and gets again for its next step."""
+"""Tensors of a trainer rank whose memory the engine on its device uses between steps."""
 
 from collections.abc import Iterator
 

@@ -53,6 +53,7 @@ def test_whether_ranks_and_engines_take_turns(words: str, on_gpu: bool, on_cpu: 
         ("--colocate --offload --tinker 127.0.0.1:1", "tinker"),
         ("--colocate --offload --ray-address auto", "ray_address"),
         ("--colocate --offload --actor-num-nodes 2", "actor_num_nodes"),
+        ("--colocate --offload --update-weight-transport collective", "update_weight_transport"),
     ],
 )
 def test_what_turns_exclude_is_refused(words: str, named: str) -> None:
@@ -61,14 +62,18 @@ def test_what_turns_exclude_is_refused(words: str, named: str) -> None:
     assert "offload" in str(refusal.value)
 
 
-def test_the_default_of_a_gpu_is_refused_too() -> None:
-    """A run without turns is one flag away; the message names it."""
-    settings = run_of("--colocate --max-staleness 1")
-    assert not [problem for problem in impossible(on_device(settings, "cpu")) if "offload" in problem]
-    (problem,) = (problem for problem in impossible(on_device(settings, "cuda")) if "offload" in problem)
-    assert "--no-offload-train --no-offload-rollout" in problem
-    apart = run_of("--colocate --max-staleness 1 --no-offload-train --no-offload-rollout")
-    assert not [problem for problem in impossible(on_device(apart, "cuda")) if "offload" in problem]
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--max-staleness 1", "--update-weights-interval 2", "--tinker 127.0.0.1:1", "--ray-address auto",
+        "--actor-num-nodes 2", "--update-weight-transport collective",
+    ],
+)  # fmt: skip
+def test_runs_that_cannot_take_turns_share_gpus_side_by_side(words: str) -> None:
+    """Earlier versions did so too: runs that they started can be resumed."""
+    settings = on_device(run_of(f"--colocate {words}"), "cuda")
+    assert not settings.engine.takes_turns
+    assert not [problem for problem in impossible(settings) if "offload" in problem]
 
 
 def test_colocate_has_an_effect_on_the_cpu_only_with_turns() -> None:

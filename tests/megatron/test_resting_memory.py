@@ -23,10 +23,10 @@ def test_views_have_their_values_again(device: Device) -> None:
     storages = {tensor.untyped_storage().nbytes() for tensor in (whole, small, half, dropped)}
     memory = RestingMemory(device)
     for _ in range(2):
-        given = memory.rest([parameter, whole, small, half, whole[5:]], [dropped, whole])
+        released = memory.rest([parameter, whole, small, half, whole[5:]], [dropped, whole])
         assert memory.is_resting
         assert memory.rest([dropped]) == 0
-        assert 0.9 * sum(storages) < given <= sum(storages)
+        assert 0.9 * sum(storages) < released <= sum(storages)
         memory.wake()
         memory.wake()
         assert not memory.is_resting
@@ -74,6 +74,6 @@ print(before - resting, resident() - resting)
     )
     environment = os.environ | KEEP_MEMORY
     done = subprocess.run([sys.executable, str(program)], env=environment, stdout=subprocess.PIPE, check=True)
-    given, taken = map(int, done.stdout.split())
-    assert given >= 124  # MiB, of 64 + 64
+    released, taken = map(int, done.stdout.split())
+    assert released >= 124  # MiB, of 64 + 64
     assert 60 <= taken <= 80  # dropped pages come back when they are used

@@ -20,7 +20,7 @@ HERE = socket.gethostname()
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that stands for an engine's."""
+    """A process in place of an engine."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         yield child
         child.kill()

@@ -86,7 +86,7 @@ class ScriptedRanks(HeldWeights):
         self._rests = False
 
     async def train(self, batch: TrainBatch) -> StepResult:
-        assert not self._rests, "ranks that rest were told to train"
+        assert not self._rests, "resting ranks got a call to train"
         await asyncio.sleep(self._seconds)
         digest = hashlib.sha256(self.weights)
         for sample in batch.samples:

@@ -147,14 +147,23 @@ def _engine(settings: TrainSettings, checkpoint: str) -> EngineSettings:
     engine = settings.engine
     reports = {"enable_return_routed_experts": True} if settings.trainer.use_rollout_routing_replay else {}
     engine = replace(engine, hf_checkpoint=engine.hf_checkpoint or checkpoint, sglang={**engine.sglang, **reports})
-    wanted = engine.offload or engine.offload_train or engine.offload_rollout
-    return _with_turns(engine) if wanted and _has_both(settings) else engine
+    offloads = engine.offload or engine.offload_train or engine.offload_rollout
+    return _with_turns(engine) if offloads and _has_both(settings) else engine
 
 
 def _with_turns(engine: EngineSettings) -> EngineSettings:
     """Return the settings with both sides released in turns, unless one is set otherwise."""
     sides = ("offload_train", "offload_rollout")
     return replace(engine, **{side: True for side in sides if getattr(engine, side) is None})
+
+
+def _can_take_turns(settings: TrainSettings) -> bool:
+    """Return whether ranks and engines that share GPUs take turns by default. Others stay side by side, as before."""
+    trainer, run = settings.trainer, settings.run
+    one_machine = trainer.actor_num_nodes == 1 and not run.ray_address
+    by_files = trainer.update_weight_transport != "collective"
+    in_order = not settings.rollout.max_staleness and not run.tinker
+    return settings.engine.colocate and _has_both(settings) and one_machine and by_files and in_order
 
 
 def _has_both(settings: TrainSettings) -> bool:
@@ -227,7 +236,7 @@ def on_device(settings: TrainSettings, device: Device) -> TrainSettings:
     """Return the settings with the device's defaults for unset settings. auto: no GPU was found. Idempotent."""
     engine, trainer, on_gpu = settings.engine, settings.trainer, device == "cuda"
     engine = replace(engine, device=device)
-    if on_gpu and engine.colocate and engine.offload_train is engine.offload_rollout is None and _has_both(settings):
+    if on_gpu and engine.offload_train is engine.offload_rollout is None and _can_take_turns(settings):
         engine = _with_turns(engine)
     rollout_gpus = trainer.world_size if on_gpu and engine.colocate else None
     by_device: dict[str, Any] = {

@@ -56,7 +56,7 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
         bool | None,
         doc(
             "ranks release their device while engines generate, together with offload-rollout; default: with colocate "
-            "on GPUs",
+            "on GPUs of one machine, if generation and training do not overlap",
             _SHARED,
             also=Later.RESUME,
         ),
@@ -64,8 +64,8 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
     offload_rollout: Annotated[
         bool | None,
         doc(
-            "engines release their device while the trainer trains, together with offload-train; default: with "
-            "colocate on GPUs",
+            "engines release their device while the trainer trains, together with offload-train; the default is "
+            "the same",
             _SHARED,
             excludes(
                 "max_staleness",
@@ -78,6 +78,10 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
                 "actor_num_nodes!=1",
                 why="only a run that draws its own prompts, on one machine, takes turns. Give --no-offload-train "
                 "--no-offload-rollout",
+            ),
+            excludes(
+                "update_weight_transport=collective",
+                why="an engine that rests cannot receive weights. Leave one of them out",
             ),
             also=Later.RESUME,
         ),

@@ -28,7 +28,7 @@ LOOK_S = 0.5
 
 
 class Resident(Protocol):
-    """What uses memory of the devices: the ranks of a trainer, or an engine."""
+    """A user of the devices' memory: the ranks of a trainer, or an engine."""
 
     async def rest(self) -> None:
         """Give the memory of the devices back. When this returns, others can use it. A second call does nothing."""
@@ -75,8 +75,8 @@ class DeviceShare:
 
     async def want(self) -> None:
         """Ask for the trainer's turn, before anything else is known of the run."""
-        wanted = DeviceWanted(worker=self._worker.id, incarnation=self._incarnation.number)
-        while not await self._append(wanted):
+        request = DeviceWanted(worker=self._worker.id, incarnation=self._incarnation.number)
+        while not await self._append(request):
             await self._read()
 
     async def take(self) -> bool:

@@ -47,7 +47,7 @@ class DeviceTurns:
         self.holders: dict[str, Holder] = {}
         self.position = 0
         self._incarnation = 0
-        self._wanted = ""
+        self._claimant = ""
         self._sealed, self._committed, self._published = -1, -1, -1
         self._lost: set[str] = set()
 
@@ -70,18 +70,18 @@ class DeviceTurns:
                 if (holder := self.holders.get(event.worker)) and holder.side is Side.ENGINES:
                     del self.holders[event.worker]
             case RunResumed():
-                self._incarnation, self._wanted = event.incarnation, ""
+                self._incarnation, self._claimant = event.incarnation, ""
                 self.holders, self._lost = {}, set()
 
     def _apply_device(self, event: DeviceWanted | DeviceTaken | DeviceReleased) -> None:
         if isinstance(event, DeviceReleased):
             if self.holds(event.worker, event.number):
                 del self.holders[event.worker]
-                self._wanted = "" if self._wanted == event.worker else self._wanted
+                self._claimant = "" if self._claimant == event.worker else self._claimant
         elif event.worker in self._lost or event.incarnation < self._incarnation:
             return
         elif isinstance(event, DeviceWanted):
-            self._wanted = event.worker
+            self._claimant = event.worker
         else:
             if event.side is Side.TRAINER:  # it takes the place of an earlier trainer
                 self.holders = {name: holder for name, holder in self.holders.items() if holder.side is Side.ENGINES}
@@ -90,7 +90,7 @@ class DeviceTurns:
     @property
     def turn(self) -> Side:
         """The side that may take the devices next; the other side releases them."""
-        needs_trainer = self._published < 0 or bool(self._wanted) or self._sealed > self._committed
+        needs_trainer = self._published < 0 or bool(self._claimant) or self._sealed > self._committed
         return Side.TRAINER if needs_trainer else Side.ENGINES
 
     def may_take(self, worker: str, side: Side) -> bool:

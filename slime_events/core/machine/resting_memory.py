@@ -25,7 +25,7 @@ DISK = "/var/tmp"
 
 
 class Device(Protocol):
-    """How memory rests on a kind of device."""
+    """A way to save the memory of a kind of device, and to bring it back."""
 
     def save(self, storages: Sequence[UntypedStorage]) -> None:
         """Copy the bytes of all storages. Raises OSError."""
