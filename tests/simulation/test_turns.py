@@ -103,7 +103,9 @@ async def test_rollouts_that_are_suspended_by_a_batch(tmp_path: Path) -> None:
         suspended.extend(events_of(log, RolloutSuspended))
         return invariants(log)
 
-    assert await at_every_append(replace(PARTIAL, in_turns=True), tmp_path, judge, scope=Scope.ROLE, role="engine1") > 5
+    script = replace(PARTIAL.scripts[1], eos=0, stop_chance=0.2)  # either engine may take all: lengths must differ
+    scene = replace(PARTIAL, in_turns=True, scripts=(script, script))
+    assert await at_every_append(scene, tmp_path, judge, scope=Scope.ROLE, role="engine1") > 5
     assert suspended
 
 
