@@ -8,6 +8,8 @@ import msgspec
 
 from actors.megatron.layout import Layout
 from slime_events.core.planning.assumptions import GIB, Assumptions
+from slime_events.core.planning.plan import Resource
+from slime_events.core.planning.smallest import smallest_fits
 from tests.seeds.planned import Planned, planned_launches
 from tools.page_command import update_page
 
@@ -66,7 +68,11 @@ def _verdict(each: Planned) -> str:
     plan = each.plan
     if not plan.shortages:
         return plan.verdict
-    return f"{plan.verdict}: {plan.shortages[0].reason}"
+    text = f"{plan.verdict}: {plan.shortages[0].reason}"
+    if plan.shortages[0].resource is not Resource.SHARED_MEMORY:
+        return text
+    first = next(iter(smallest_fits(plan, each.settings, each.arithmetic)), None)
+    return text if first is None else f"{text}. It fits with `{first.change}`"
 
 
 def _flow(each: Planned) -> tuple[str, ...]:
