@@ -46,6 +46,7 @@ NAMES = (
     "experts",
     "delta",
     "carriers",
+    "broadcast",
     "pipeline",
     "long_run",
     "query",

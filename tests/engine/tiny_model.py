@@ -25,18 +25,16 @@ def _tokenizer() -> Any:
     )
 
 
-def write(folder: Path, seed: int) -> Path:
-    """Make the checkpoint; each seed gives other weights. Returns the folder."""
+def write(folder: Path, seed: int, **sizes: int) -> Path:
+    """Make the checkpoint; each seed gives other weights. sizes: of a larger model. Returns the folder."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(seed)
+    shape = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2, "num_attention_heads": 4} | sizes
     config = Qwen3Config(
         vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=2,
-        num_attention_heads=4,
+        **shape,
         num_key_value_heads=2,
         head_dim=32,
         max_position_embeddings=1024,

@@ -20,7 +20,7 @@ from slime_events.app.cli.main import main
 from tests.run.tiny import Watching, events_of, of, run_with
 from tests.run.whole import whole_settings
 
-pytestmark = [pytest.mark.real, pytest.mark.soak]
+pytestmark = [pytest.mark.real, pytest.mark.soak, pytest.mark.timeout(900)]
 
 STEPS = 5
 

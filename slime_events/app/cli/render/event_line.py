@@ -101,6 +101,9 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
     "trainer.restored": lambda e: f"{e.trainer}: {restored_text(e)}",
     "weights.published": lambda e: f"{e.kind} {e.bytes / 1e6:.1f} MB digest {e.digest[:12]} {e.url}",
     "weights.activated": lambda e: f"on {e.engine} in {e.seconds:.2f} s, {e.lag:.2f} s after publication",
+    "transfer.joined": lambda e: f"v{e.version} to {e.engine} by {e.backend}",
+    "transfer.begun": lambda e: f"v{e.version} to {', '.join(e.members)} by {e.backend}",
+    "transfer.ended": lambda e: f"{e.outcome} in {e.seconds:.2f} s" + (f": {e.reason}" if e.reason else ""),
     "eval.completed": lambda e: (
         f"mean {e.mean:.3f} over {e.samples} samples, {e.failed} failed"
         + (f", {rates_text(e.pass_rates)}" if e.pass_rates else "")

@@ -51,8 +51,8 @@ EventT = TypeVar("EventT", bound=Event)
 class TalkingEngine(ScriptedEngine):
     """Says what `says` answers to the prompt's text, token by token of the demo's tokenizer."""
 
-    def __init__(self, *arguments: Any, says: Says, tokenizer: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, says: Says, tokenizer: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
         self._says, self._tokenizer = says, tokenizer
 
     def _next(self, request: GenerateRequest, response: Tokens) -> Delta:
