@@ -215,6 +215,9 @@ async def test_a_logger_that_fails_is_started_again_and_ends_no_run(
 ) -> None:
     pytest.importorskip("tensorboard")
     monkeypatch.setattr(metrics_process, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(
+        metrics_process, "FAILED_END_S", 60.0
+    )  # it has the lowest priority, and others load the machine
     (folder.path / "tensorboard").write_text("in the way")
     notes, failed = list[str](), asyncio.Event()
 
@@ -233,6 +236,9 @@ async def test_a_logger_that_fails_is_started_again_and_ends_no_run(
 async def test_a_logger_that_is_killed_is_started_again(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboard")
     monkeypatch.setattr(metrics_process, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(
+        metrics_process, "FAILED_END_S", 60.0
+    )  # it has the lowest priority, and others load the machine
     killed = folder.path / "killed"
     script = folder.path / "python"
     left = "mkdir $TMPDIR/tmpwandb-media"
