@@ -130,6 +130,14 @@ def test_equal_rollouts_do_not_tell_chunks_from_tokens() -> None:
     assert least.per_token + 12 * least.per_running > most.per_token + 12 * most.per_running
 
 
+def test_without_a_time_of_tokens_no_time_of_a_chunk_is_trusted() -> None:
+    """Rollouts of one length run together, so the fit leaves one of the times per token out: chunks may have it."""
+    best, least, most = fitted(4, lengths=(40,), noise=0.3)
+    assert (best.per_chunk, least.per_chunk) == (0.0, 0.0)
+    assert TRUE["per_chunk"] < most.per_chunk < 1.5 * TRUE["per_chunk"]
+    assert best.per_token + 12 * best.per_running > TRUE["per_token"] + 12 * TRUE["per_running"]
+
+
 def test_a_coefficient_that_another_column_explains_can_be_anything() -> None:
     rising = np.arange(1.0, 11.0)
     columns, values = np.stack([rising, 2 * rising], axis=1), 3 * rising

@@ -25,6 +25,7 @@ TINY = 1e-9
 """Seconds that keep a ratio finite."""
 COLUMNS = ("per_rollout", "per_token", "per_running", "per_training", "per_chunk")
 CHUNK = COLUMNS.index("per_chunk")
+PER_TOKEN = COLUMNS.index("per_token"), COLUMNS.index("per_running")
 
 
 class FittedEngines(NamedTuple):
@@ -67,6 +68,10 @@ def fit_engines(
         chunk = even.best()[0].coefficients[CHUNK]
         least, most = even.range_of_chunk()
     best, prompt = fitting.best(chunk)
+    if chunk and not all(best.coefficients[column] for column in PER_TOKEN):
+        # Chunks may have the time of tokens, and standard errors mean nothing: a fit without a time of chunks is safer.
+        chunk = least = 0.0
+        best, prompt = fitting.best(chunk)
 
     def speed(fitted: Fitted, prompt: float) -> EngineSpeed:
         return EngineSpeed(
