@@ -17,6 +17,8 @@ from slime_events.core.config.trainer import TrainerSettings
 
 BASE = Path(__file__).parent / "base"
 SMOLLM2 = "smollm2-135m"
+SIDE_BY_SIDE = EngineSettings(colocate=True, offload_train=False, offload_rollout=False)
+"""These models are small: rank and engine fit on a GPU together, and turns would only make steps longer."""
 TRAINER = TrainerSettings(
     num_steps_per_rollout=1, use_dynamic_batch_size=True, adam_beta1=0.9, adam_beta2=0.99, clip_grad=1.0
 )
@@ -57,7 +59,7 @@ def demo_settings(folder: Path) -> TrainSettings:
         evaluation=_held_out(folder, "digits4", every=20),
         algorithm=AlgorithmSettings(eps_clip=0.2, eps_clip_high=0.28),
         # Prompts of twenty tokens share too little: the cache would take a fifth of the engine's time.
-        engine=EngineSettings(hf_checkpoint=base, colocate=True, sglang={"disable_radix_cache": True}),
+        engine=replace(SIDE_BY_SIDE, hf_checkpoint=base, sglang={"disable_radix_cache": True}),
         trainer=replace(
             TRAINER,
             hf_checkpoint=base,
@@ -88,7 +90,7 @@ def smollm2_settings(folder: Path, checkpoint: Path) -> TrainSettings:
         reward=RewardSettings(rm_type="reasoning_gym"),
         evaluation=_held_out(folder, "arithmetic", every=3),
         algorithm=AlgorithmSettings(eps_clip=0.2, eps_clip_high=0.28),
-        engine=EngineSettings(hf_checkpoint=str(checkpoint), colocate=True),
+        engine=replace(SIDE_BY_SIDE, hf_checkpoint=str(checkpoint)),
         trainer=replace(
             TRAINER,
             hf_checkpoint=str(checkpoint),

@@ -71,7 +71,7 @@ class Plan:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the run fits. In turns: only since ranks and engines release a shared GPU to each other."""
+        """Whether the run fits. In turns: it would not fit if ranks and engines kept a shared GPU's memory."""
         if self.shortages:
             return Verdict.TOO_SMALL
         beside, size = self.shared_bytes or 0, self.facts.gpu_bytes
