@@ -5,6 +5,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -168,6 +169,7 @@ class TrainerActor:
         from actors.trainer.ray_ranks import RayRanks
         from actors.trainer.trainer import Trainer
         from actors.trainer.trainer_plan import TrainerPlan
+        from actors.trainer.version_files import memory_of
 
         begun = time.perf_counter()
         os.environ.update(rank_secrets(settings.trainer))
@@ -189,9 +191,11 @@ class TrainerActor:
             await worker.join(seconds, rank_environment(settings.trainer) | moved)
             evaluated = settings.evaluation.eval_interval or 0
             plan = TrainerPlan.of(settings, f"{address.folder}/checkpoints", evaluated=evaluated)
+            held = memory_of(address.run, address.weights_url, settings.trainer, on_one_host=ranks.on_one_host)
+            plan = replace(plan, memory=held)
             try:
                 arguments = address, settings, worker, ranks, plan
-                async with _sends_weights(worker, settings.trainer.update_weight_transport):
+                async with _sends_weights(worker, settings.trainer.update_weight_transport, held):
                     if settings.run.tinker:  # reads all commands of the log, regardless of the version it starts from
                         return await CommandedTrainer.of_run(*arguments, blobs=BlobStore(address.blob_url)).run()
                     snapshot = await _snapshots(address).newest(worker.log)
@@ -201,14 +205,19 @@ class TrainerActor:
                 await ranks.close()
 
 
-def _sends_weights(worker: Participant, transport: str) -> contextlib.AbstractAsyncContextManager[None]:
-    """Return a context in which engines can receive weight versions, if the transport is that."""
+def _sends_weights(
+    worker: Participant, transport: str, memory: str | None
+) -> contextlib.AbstractAsyncContextManager[None]:
+    """Return a context in which engines can receive weight versions, if the transport is that.
+
+    memory: folder of versions that are not stored yet.
+    """
     if transport != "collective":
         return contextlib.nullcontext()
     from actors.trainer.rank_hosts import own_host
     from actors.trainer.transfer_desk import TransferDesk
 
-    return TransferDesk(worker, own_host().address).opened()
+    return TransferDesk(worker, own_host().address, memory=memory or "").opened()
 
 
 class RankActor:

@@ -26,7 +26,7 @@ from schemas.steps import StepClaimed, StepCommitted
 from schemas.trainers import TrainerRestored
 from schemas.transfers import TransferBegun, TransferEnded, TransferJoined
 from schemas.turns import TurnBegun, TurnRecorded
-from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.weights import WeightsActivated, WeightsPublished, WeightsStored
 from schemas.workers import WorkerJoined, WorkerLost
 
 EVENT_CLASSES: tuple[type[Event], ...] = (
@@ -47,7 +47,7 @@ EVENT_CLASSES: tuple[type[Event], ...] = (
     *(GroupAccepted, GroupRejected),
     *(CommandGiven, CommandDone),
     *(BatchSealed, StepClaimed, StepCommitted, TrainerRestored),
-    *(WeightsPublished, WeightsActivated),
+    *(WeightsPublished, WeightsStored, WeightsActivated),
     *(TransferJoined, TransferBegun, TransferEnded),
     *(EvalCompleted, CheckpointSaved, ArchiveSealed),
     *(WorkerJoined, WorkerLost),

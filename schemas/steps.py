@@ -52,3 +52,7 @@ class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
             "unless `--optimizer-digest` computes it."
         ),
     ] = ""
+    stored: Annotated[
+        bool,
+        doc("Whether the version's files were complete before. If not, `weights.stored` follows when they are."),
+    ] = True

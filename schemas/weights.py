@@ -1,4 +1,4 @@
-"""A weight version: published by the trainer, activated by each engine."""
+"""A weight version: published and stored by the trainer, activated by each engine."""
 
 import enum
 from typing import Annotated
@@ -23,14 +23,21 @@ class WeightsCarrier(enum.StrEnum):
 
 
 class WeightsPublished(Event, frozen=True, kw_only=True, tag="weights.published"):
-    """Appended by the trainer when the files of a version are complete."""
+    """Appended by the trainer when engines can take a version: from now on, or once its files are complete.
+
+    The files are complete before, unless `step.committed` of the version says otherwise (`stored`).
+    """
 
     version: Annotated[int, doc("Weight version, from 0.")]
     parent: Annotated[int | None, doc("Version from which it was trained; None for version 0.")]
     url: Annotated[str, doc("Folder of HF-named safetensors and their manifest.")]
     digest: Annotated[str, doc("Digest of all tensors (`storage/digests.py`).")]
     bytes: Annotated[
-        int, doc("Size of the tensors that the files have, in bytes; of a delta: of its compressed changes.")
+        int,
+        doc(
+            "Size of the tensors that the files have, in bytes; of a delta: of its compressed changes. Of a version "
+            "that is not stored yet: of all its tensors."
+        ),
     ]
     kind: Annotated[
         WeightsKind, doc("Whether the files have all tensors, or the changes since an earlier version.")
@@ -42,6 +49,23 @@ class WeightsPublished(Event, frozen=True, kw_only=True, tag="weights.published"
     carrier: Annotated[
         WeightsCarrier, doc("How engines can take the version, as long as the trainer offers it, besides its files.")
     ] = WeightsCarrier.FILES
+
+
+class WeightsStored(Event, frozen=True, kw_only=True, tag="weights.stored"):
+    """Appended by a trainer when the files of a version are complete and durable, if its step was committed before."""
+
+    version: Annotated[int, doc("Weight version.")]
+    digest: Annotated[str, doc("Digest of all tensors, as in `step.committed`.")]
+    url: Annotated[str, doc("Folder of HF-named safetensors and their manifest.")]
+    bytes: Annotated[
+        int, doc("Size of the tensors that the files have, in bytes; of a delta: of its compressed changes.")
+    ]
+    kind: Annotated[
+        WeightsKind, doc("Whether the files have all tensors, or the changes since an earlier version.")
+    ] = WeightsKind.FULL
+    seconds: Annotated[float, doc("Seconds that writing the files took; 0 if an earlier trainer wrote them.")] = 0.0
+
+    IDENTITY = ("version", "digest")
 
 
 class WeightsActivated(Event, frozen=True, kw_only=True, tag="weights.activated"):

@@ -159,7 +159,7 @@ class Learner:
                     event = recorded.envelope.event
                     saved = max(saved, event.version) if isinstance(event, CheckpointSaved) else saved
                 due = self._plan.saves.newest(state.version)
-                is_trained = self._end.done() and state.version >= self._end.result()
+                is_trained = self._end.done() and state.version >= self._end.result() and not state.to_store
                 if is_trained and (due <= state.first or saved >= due):
                     reason = FinishReason.ALL_STEPS if state.version >= self._plan.steps else FinishReason.INTERRUPTED
                     # If the archivist appends an event meanwhile, read it and try again.

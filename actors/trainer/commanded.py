@@ -18,6 +18,7 @@ from functools import partial
 from actors.trainer.ranks import Ranks
 from actors.trainer.trainer import Trainer
 from actors.trainer.trainer_plan import TrainerPlan
+from actors.trainer.version_files import Written
 from schemas.arrays import pack_log_probs
 from schemas.batches import BatchSealed
 from schemas.commands import CommandDone, CommandGiven, CommandKind
@@ -110,7 +111,7 @@ class CommandedTrainer(Trainer):
         """Publish the version to the engines and, if the client saves its state, save a checkpoint with optimizer."""
         version, more = self._version, list[Event]()
         if version > self._published:
-            more.append(self._as_published(await self._write(version)))
+            more.append(self._files.published(Written(await self._write(version), True), self._shown))
             self._published = version
         if command.kind is CommandKind.SAVE_WEIGHTS and version > self._trained.first and version not in self._saved:
             await self._saver.save(version, self._trained.committed[version], at_once=True)

@@ -55,6 +55,8 @@ class RayRanks(Ranks):
         self._hang_s: float | None = None
         self.moved = ""
         """Ranks whose planned machine is lost, set by `meeting_host`."""
+        self.on_one_host = False
+        """Whether all ranks are on this machine, set by `meeting_host`."""
 
     async def meeting_host(
         self, shared: Sequence[SharedPlace] = (), homes: Sequence[Home] = (), secrets: Mapping[str, str] = {}
@@ -74,6 +76,7 @@ class RayRanks(Ranks):
                 hosts = [own_host(), *await asyncio.gather(*calls)]
         except TimeoutError as error:
             raise RankLost(f"a rank has not started on its machine within {START_S:.0f} s: see `ray status`") from error
+        self.on_one_host = len(set(hosts)) == 1
         if homes:
             self.moved = moved_ranks(homes, hosts, await asyncio.to_thread(ray.nodes))
         return meeting_host([host.address for host in hosts])

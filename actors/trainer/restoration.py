@@ -123,11 +123,21 @@ class Restoration:
         if loaded == digest:
             return True
         if loaded or version in self._needed:
-            raise TrainerError(
-                f"retraining step {committed.step} gave a different result: {_lost(version, digest, source)}"
-            )
+            lost = self._never_stored(version, digest) or _lost(version, digest, source)
+            raise TrainerError(f"retraining step {committed.step} gave a different result: {lost}")
         log.warning("the weights of version %d are gone; using the retrained weights: %s", version, source)
         return False
+
+    def _never_stored(self, version: int, digest: str) -> str:
+        """Return what to do if the version was lost with its host before it was stored; empty if it was stored."""
+        if version not in self._trained.unstored:
+            return ""
+        newest = min(self._trained.unstored) - 1
+        return (
+            f"the committed weights, version {version} with digest {digest}, were lost before they were stored "
+            f"(--no-store-before-commit): `slime-events branch RUN --from {newest}` continues from the newest version "
+            "that is stored"
+        )
 
     async def _take(self, version: int, digest: str, *, measured: bool) -> tuple[str, str]:
         """Load a version's stored weights; return the ranks' digest and the folder.

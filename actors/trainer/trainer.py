@@ -26,13 +26,14 @@ from actors.trainer.past_weights import PastWeights
 from actors.trainer.ranks import Ranks, train
 from actors.trainer.restoration import Restoration
 from actors.trainer.trainer_plan import TrainerPlan
+from actors.trainer.version_files import VersionFiles, Written
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import TrainerError, WeightsDamaged
 from schemas.event import Event
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.subjects import about
-from schemas.weights import WeightsKind, WeightsPublished
+from schemas.weights import WeightsStored
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.devices.device_share import DeviceShare
 from slime_events.core.run.participant import Participant, subjects_of
@@ -47,7 +48,6 @@ from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, once
 from storage.payloads import fetch
 from storage.weights.copies import copy_version
-from storage.weights.delta_version import delta_bytes
 from storage.weights.manifest import WeightManifest
 from storage.weights.store import WeightStore
 from storage.weights.whole_copies import whole_folder
@@ -77,10 +77,11 @@ class Trainer:
         self.plan, self._start_of, self._share = plan, start_of, share
         self._folders = folders = CheckpointFolders(plan.checkpoints)
         self._saver = CheckpointSaver(ranks, folders, self._append_saved, plan.last_save, background=plan.async_save)
+        self._files = VersionFiles(ranks, store, plan.memory, self._append_stored)
         self._trained = TrainingState()
         self._saved, self._kept = set[int](), set[int]()
         self._past = PastWeights(plan.past, 0, self._stored)
-        self._to_write = -1
+        self._to_write = set[int]()
         self._shown: dict[str, str] = {}
         self._version = self._published = -1
         self._claim: tuple[int, int] | None = None
@@ -111,9 +112,11 @@ class Trainer:
     async def run(self) -> int:
         """Train until the run is over; return the last version."""
         try:
-            return await self._run()
+            version = await self._run()
+            await self._files.end()
+            return version
         finally:
-            self._store.retire()
+            await self._files.stop()
 
     async def _run(self) -> int:
         self._trained = await read_training_state(self._worker)
@@ -128,6 +131,7 @@ class Trainer:
                 for recorded in await follower.next(wait_s=1.0):
                     await self.observe(recorded)
                 await self._saver.settle(self._version, self._trained.committed)
+                await self._files.settle()
                 if follower.caught_up and not self._over:
                     await self.work()
                     await self._release()
@@ -159,20 +163,18 @@ class Trainer:
         """Start from the newest checkpoint or from the first version. Publish the first version if it is not yet."""
         trained = self._trained
         self._published = trained.newest_published
-        if self._published >= 0 and not await asyncio.to_thread(self._is_stored, trained.published[self._published]):
-            self._to_write = self._published
-        newest = trained.version if self._to_write < 0 else self._to_write
-        needed = (trained.version, self._to_write)
+        self._to_write = await self._files.take_over(trained)
+        newest = min(self._to_write, default=trained.version)
+        needed = {trained.version, *self._to_write}
         self._restoration = Restoration(self._ranks, self._store, trained, needed=needed, exact=self.plan.exact)
-        most, lacks = self.plan.retrains if self._to_write < 0 else -1, self._past.lacking
+        most, lacks = -1 if self._to_write else self.plan.retrains, self._past.lacking
         self._version = await self._restoration.begin(self._folders, newest=newest, lacks=lacks, most=most)
         first = trained.published.get(trained.first)
         if self._version > trained.first:
-            if self._to_write == self._version:
-                await self._write(self._version)
+            await self._write_missing()
         elif first is None:
             self._published = trained.first
-            published = self._as_published(await self._write(self._published))
+            published = self._files.published(Written(await self._write(self._published), True), self._shown)
             await self._worker.append([published])
             trained.apply(published)
         elif (weights := await self._digest(self._version)) != first.digest:
@@ -185,6 +187,13 @@ class Trainer:
             await self._restored()
             if self._restoration.skipped and self._version not in self._saved:
                 await self._checkpoint(self._restoration.digests)
+
+    async def _write_missing(self) -> None:
+        """Write the ranks' version if its files were lost, or never stored."""
+        if self._version in self._to_write:
+            manifest = await self._write(self._version)
+            if self._version in self._trained.unstored:
+                await self._files.stored_again(manifest)
 
     async def _keep_stored(self) -> None:
         """Write the ranks' version again if later steps need it and retention has removed it."""
@@ -202,18 +211,6 @@ class Trainer:
             return StoredVersion(version, self._store.folder(version, digest), digest, checkpoint) if digest else None
         except WeightsDamaged:
             return None
-
-    def _is_stored(self, published: WeightsPublished) -> bool:
-        """Return whether engines can load the version. Remove damaged files, so that they are written again."""
-        problem = "it is gone"
-        try:
-            if self._store.is_whole(published.version, published.digest):
-                return True
-        except WeightsDamaged as error:
-            problem = str(error)
-        log.warning("writing weight version %d again: %s", published.version, problem)
-        self._store.remove([published.version])
-        return False
 
     async def observe(self, recorded: Recorded) -> None:
         event = recorded.envelope.event
@@ -267,8 +264,7 @@ class Trainer:
             raise TrainerError(f"step {committed.step} is committed, but the log lacks its batch or the step before it")
         await self._restoration.train(committed, self._past.fill(await self._batches.when_ready(committed.step)))
         self._version, digests = committed.version, self._restoration.digests
-        if self._version == self._to_write:
-            await self._write(self._version)
+        await self._write_missing()
         await self._keep_stored()
         is_newest = self._version == self._trained.version
         if is_newest:
@@ -281,7 +277,7 @@ class Trainer:
 
     async def _digest(self, version: int) -> str:
         """Return the digest of the ranks' weights. If the version's files were lost, write them."""
-        if version == self._to_write:
+        if version in self._to_write:
             return (await self._write(version)).digest
         return await self._ranks.weights_digest()
 
@@ -291,33 +287,27 @@ class Trainer:
         The call happens at least once: if a trainer is lost before it publishes the version, the next trainer writes
         it again.
         """
-        manifest = await self._ranks.write_weights(self._store, version, version - 1 if version else None)
+        manifest = await self._files.write(version)
         if self.plan.shows and (version == self._trained.first or self.plan.publishes(version)):
             self._shown = await self._ranks.show_weights(self._store.folder(version, manifest.digest))
         return manifest
 
-    def _as_published(self, manifest: WeightManifest) -> WeightsPublished:
-        url = self._store.folder(manifest.version, manifest.digest)
-        changes = delta_bytes(url)
-        return WeightsPublished(
-            version=manifest.version,
-            parent=manifest.parent,
-            url=url,
-            digest=manifest.digest,
-            bytes=manifest.bytes if changes is None else changes,
-            kind=WeightsKind.FULL if changes is None else WeightsKind.DELTA,
-            functions=self._shown,
-            carrier=self._store.carrier(manifest.version, manifest.digest),
-        )
+    async def _keep(self, version: int) -> Written:
+        """Store the ranks' weights, or hold them in memory, as the plan says."""
+        if self.plan.memory is None:
+            return Written(await self._write(version), True)
+        return await self._files.hold_or_write(version)
 
     async def _step(self, sealed: BatchSealed) -> None:
         """Train a batch and commit the step with its weights."""
         begun = time.perf_counter()
+        if self._past.is_needed:
+            await self._files.settle(most=0)
         batch = await asyncio.to_thread(self._past.fill, await self._batches.when_ready(sealed.step))
         built = time.perf_counter()
         result = await train(self._ranks, batch)
         trained = time.perf_counter()
-        manifest = await self._write(sealed.step + 1)
+        kept = await self._keep(sealed.step + 1)
         written = time.perf_counter()
         seconds = {"batch": built - begun, "train": trained - built, "weights": written - trained}
         version, failed = sealed.step + 1, self._saver.failed
@@ -326,7 +316,7 @@ class Trainer:
             batch_digest=sealed.digest,
             parent_version=sealed.step,
             version=version,
-            weights_digest=manifest.digest,
+            weights_digest=kept.manifest.digest,
             optimizer_digest=result.optimizer_digest,
             samples=batch.members,
             tokens=batch.tokens,
@@ -335,9 +325,10 @@ class Trainer:
             functions=result.functions,
             models=result.models,
             critic_digest=result.critic_digest,
+            stored=kept.is_stored,
         )
         due = self.plan.publishes(version)
-        published = [self._as_published(manifest)] if due else []
+        published = [self._files.published(kept, self._shown)] if due else []
         more = await self._with_step(sealed, result)
         first, position = self._claim or (-1, 0)
         fence = Fence(self._about(sealed.step), position if sealed.step == first else 0)
@@ -350,6 +341,8 @@ class Trainer:
         if due:
             self._published = version
         self._version = version
+        if not kept.is_stored:
+            self._files.store_later(kept.manifest)
         self._batches.forget(sealed.step)
         await self._checkpoint(digests_of(committed))
         await asyncio.to_thread(self._remove_old)
@@ -364,7 +357,7 @@ class Trainer:
             gone = checkpoints.removable(self._saved, pinned=self._kept)
             self._folders.remove(gone)
             self._saved.difference_update(gone)
-        self._store.retire(self._published)
+        self._files.retire(self._published)
         if weights is not None:
             going_on = {self._version, *self._saved, *self._saver.pending}
             pinned = {self._published, *self._kept, *going_on}.union(*map(self._past.needed_at, going_on))
@@ -378,6 +371,8 @@ class Trainer:
     async def _append_saved(self, saved: CheckpointSaved) -> None:
         """Append that a checkpoint is on disk, and copy its weights if `save_hf` is set."""
         version = saved.version
+        if self.plan.save_hf:
+            await self._files.settle(most=0)
         if self.plan.save_hf and version in self._store.versions():
             target = self.plan.save_hf.format(rollout_id=version - 1)
             whole = await asyncio.to_thread(whole_folder, self._store.folder(version, saved.weights_digest))
@@ -385,3 +380,8 @@ class Trainer:
         await self._worker.append([saved])
         self._trained.apply(saved)
         self._saved.add(version)
+
+    async def _append_stored(self, stored: WeightsStored) -> None:
+        """Append that the files of a version are complete, which was committed before."""
+        await self._worker.append([stored])
+        self._trained.apply(stored)

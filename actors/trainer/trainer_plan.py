@@ -38,6 +38,10 @@ class TrainerPlan:
     past: Annotated[PastVersions, doc("Versions that steps need besides their own.")] = NO_PAST
     on_demand: Annotated[bool, doc("Publish only versions that a client requests.")] = False
     async_save: Annotated[bool, doc("Train the next step while a checkpoint is written.")] = False
+    memory: Annotated[
+        str | None,
+        doc("Folder in memory for versions that are stored after their commit; None: store each version before."),
+    ] = None
 
     @classmethod
     def of(cls, settings: TrainSettings, checkpoints: str, *, evaluated: int = 0) -> TrainerPlan:

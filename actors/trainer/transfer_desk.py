@@ -8,6 +8,7 @@ Training never waits for any of this, and a failure here only means that engines
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -17,13 +18,14 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from actors.trainer.transfer_sender import Answer, Listening, Over, Send, SenderProcess
-from schemas.errors import StorageError
+from schemas.errors import StorageError, WeightsDamaged
 from schemas.transfers import TransferBegun, TransferEnded, TransferOutcome
 from schemas.weights import WeightsPublished
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.state.transfers import FOLDED, TransferState
 from storage.cancellation import end_all
 from storage.follow import Follower
+from storage.weights.store import WeightStore
 
 log = logging.getLogger(__name__)
 GATHER_S = 0.1
@@ -36,6 +38,14 @@ RETRY_S = 1.0
 """Seconds until the next try if the sender cannot listen."""
 END_S = 5.0
 """Seconds that an open epoch may take when the trainer ends."""
+
+
+def held_or_stored(memory: str, published: WeightsPublished) -> str:
+    """Return the folder of a version in memory if it is there, and else where it is stored."""
+    with contextlib.suppress(WeightsDamaged):
+        if memory:
+            return WeightStore(memory).folder(published.version, published.digest)
+    return published.url
 
 
 class Sender(Protocol):
@@ -55,9 +65,14 @@ class Sender(Protocol):
 
 
 class TransferDesk:
-    """host: this machine's address, for the members. start: starts a sender."""
+    """host: this machine's address, for the members. start: starts a sender. memory: folder of versions that are not
+    stored yet.
+    """
 
-    def __init__(self, worker: Participant, host: str, start: Callable[[], Sender] = SenderProcess) -> None:
+    def __init__(
+        self, worker: Participant, host: str, start: Callable[[], Sender] = SenderProcess, *, memory: str = ""
+    ) -> None:
+        self._memory = memory
         self._worker, self._host, self._start = worker, host, start
         self._state = TransferState()
         self._sender: Sender | None = None
@@ -124,8 +139,10 @@ class TransferDesk:
     async def _send(self, begun: TransferBegun, published: WeightsPublished) -> None:
         """Begin the epoch, send the version, and record the end."""
         since, reason = time.monotonic(), ""
-        epoch, digest, url = begun.epoch, published.digest, published.url
-        request = Send(epoch, url, digest, self._host, begun.world, begun.backend, STEP_S)
+        epoch, digest = begun.epoch, published.digest
+        request = Send(
+            epoch, held_or_stored(self._memory, published), digest, self._host, begun.world, begun.backend, STEP_S
+        )
         has_begun = False
         try:
             async with asyncio.timeout(2 * STEP_S + published.bytes / MIN_BYTES_PER_S):

@@ -26,7 +26,7 @@ from schemas.errors import InvalidValue, WeightsDamaged
 from schemas.weights import WeightsCarrier
 from storage.digests import weights_digest
 from storage.folders.local import LocalFolders
-from storage.folders.places import open_folders
+from storage.folders.places import local_copy, open_folders
 from storage.folders.remote import StoredFile
 from storage.object_store import file_errors, fsync
 from storage.weights.base_files import BaseFiles, state_of
@@ -106,6 +106,7 @@ class WeightStore:
         self._deltas, self._offering = deltas, offering
         self.max_shard_bytes, self.durable = max_shard_bytes, durable
         self._uploaded: dict[str, str] = {}
+        self._planned: dict[str, str] = {}
 
     def write(self, version: int, tensors: Iterable[TensorBytes], parent: int | None) -> WeightManifest:
         """Store a version; a repetition with equal tensors changes nothing.
@@ -130,6 +131,43 @@ class WeightStore:
             shutil.rmtree(temp, ignore_errors=True)
             owner.unlink(missing_ok=True)
 
+    def in_memory(self, place: str) -> WeightStore:
+        """Return a store of the same versions in a folder of this host's memory, which offers them to engines too."""
+        memory = WeightStore(place, max_shard_bytes=self.max_shard_bytes, durable=False, offering=self._offering)
+        memory._base = self._base  # both stores have the same files
+        return memory
+
+    def planned(self, manifest: WeightManifest) -> str:
+        """Return the path or URL at which `adopt` stores a version that is not stored yet."""
+        name = version_name(manifest)
+        if not isinstance(self._folders, LocalFolders):
+            name = self._planned.setdefault(name, _by_this_writer(name))
+        return self._folders.locate(name)
+
+    def adopt(self, folder: str | Path) -> str:
+        """Store a whole version from another folder of this host, which stays; return the path or URL.
+
+        A repetition changes nothing. Raises NoSpace, StoreUnavailable, WeightsDamaged.
+        """
+        source = Path(folder)
+        manifest = read_manifest(source)
+        with self.draft(manifest.version) as draft, file_errors(str(draft)):
+            if self._base.side_files == manifest.files:
+                self._base.link_side_files(draft)
+            for path in sorted(source.iterdir()):
+                if not (draft / path.name).exists():
+                    shutil.copyfile(path, draft / path.name)
+                    if self.durable:
+                        fsync(draft / path.name)
+            with as_delta(self, draft, manifest, self._deltas) as stored:
+                self._publish(stored, manifest, None, {})
+        return self.folder(manifest.version, manifest.digest)
+
+    def offer(self, folder: str | Path) -> None:
+        """Offer the version in a folder of this host to engines again, after a restart."""
+        if self._offering is not None:
+            self._offering.offer(Path(folder), read_manifest(Path(folder)))
+
     def upload(self, version: int, shards: Sequence[Shard]) -> Upload | None:
         """Return where the writing processes upload these shards; None if `complete` takes them from the draft."""
         if isinstance(self._folders, LocalFolders):
@@ -140,7 +178,7 @@ class WeightStore:
             return None
         names = _file_names(len(shards) + len(self._base.carried(frozenset(digests))))
         files = {shard.file: name for shard, name in zip(shards, names, strict=False)}
-        return Upload(self._folders.url, f"{_prefix(version, digest)}-{secrets.token_hex(4)}", files)
+        return Upload(self._folders.url, _by_this_writer(_prefix(version, digest)), files)
 
     def complete(
         self,
@@ -180,6 +218,11 @@ class WeightStore:
         raise WeightsDamaged(
             f"weight version {version} is not in {self._folders.url}: it was removed, or never written"
         )
+
+    def manifest(self, version: int, digest: str) -> WeightManifest:
+        """Return the manifest of a stored version. Raises as `folder`, and WeightsDamaged."""
+        with local_copy(self.folder(version, digest)) as folder:
+            return read_manifest(folder)
 
     def is_whole(self, version: int, digest: str) -> bool:
         """Return whether a version can be read: each byte of a local one is checked, a remote one's files are listed.
@@ -246,7 +289,7 @@ class WeightStore:
         if not isinstance(folders, LocalFolders):
             if upload is None and self._find(manifest.version, manifest.digest):
                 return  # a repetition
-            written = upload.name if upload else f"{name}-{secrets.token_hex(4)}"
+            written = upload.name if upload else self._planned.pop(name, "") or _by_this_writer(name)
             folders.publish(temp, written, uploaded)
             self._uploaded[name] = written
             return
@@ -275,6 +318,11 @@ def _owner(draft: Path) -> Path:
 def _prefix(version: int, digest: str | None = None) -> str:
     """Return the beginning of the names of a version's folders."""
     return f"v{version:06d}-{(digest or '')[:12]}"
+
+
+def _by_this_writer(name: str) -> str:
+    """Return a name in an object store that no other writer uses."""
+    return f"{name}-{secrets.token_hex(4)}"
 
 
 def _file_names(count: int) -> list[str]:

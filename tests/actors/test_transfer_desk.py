@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,7 @@ from slime_events.core.child.frames import PeerEnded
 from slime_events.core.run.participant import Participant
 from storage.log import once
 from storage.memory_log import MemoryLog
+from storage.weights.store import WeightStore
 from tests import made
 
 PORT = 4242
@@ -65,8 +67,8 @@ class Desk:
         self.worker = Participant(self.log, "trainer", "t")
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[None]:
-        async with TransferDesk(self.worker, "10.0.0.1", self.left.get_nowait).opened():
+    async def opened(self, memory: str = "") -> AsyncIterator[None]:
+        async with TransferDesk(self.worker, "10.0.0.1", self.left.get_nowait, memory=memory).opened():
             yield
 
     async def say(self, *events: Event) -> None:
@@ -111,6 +113,19 @@ async def test_all_engines_that_wait_are_members_of_an_epoch() -> None:
         (1, "u", "d0", 4)
     ]
     assert sender.closed
+
+
+async def test_a_version_in_memory_is_sent_from_there(tmp_path: Path) -> None:
+    memory = WeightStore(str(tmp_path))
+    manifest = memory.write(0, [("w", "F32", (1,), bytes(4))], None)
+    desk = Desk(sender := Script(Over(), Over()))
+    await desk.say(engine("a"), made.published(0, carrier=WeightsCarrier.COLLECTIVE, digest=manifest.digest))
+    await desk.say(joined("a"))
+    async with desk.opened(str(tmp_path)):
+        await desk.epochs(2)
+        await desk.say(offered(1), joined("a", version=1))
+        await desk.epochs(4)
+    assert [request.url for request in sender.requests] == [memory.folder(0), "u"]
 
 
 async def test_an_engine_does_not_wait_long_for_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunSt
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.trainers import Fidelity, TrainerRestored, WeightsDistance
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
-from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.weights import WeightsActivated, WeightsPublished, WeightsStored
 from schemas.workers import WorkerJoined, WorkerLost
 from tests.golden.log_file import FOLDER, rendered_file, write_records
 from tests.golden.make_outside import from_outside
@@ -331,8 +331,10 @@ def _step() -> Iterator[Event]:
         tokens=12,
         metrics={"loss": 0.5},
         seconds={"train": 0.4},
+        stored=False,
     )
     yield WeightsPublished(version=1, parent=0, url="weights/1", digest=DIGEST, bytes=1000)
+    yield WeightsStored(version=1, digest=DIGEST, url="weights/1", bytes=1000, seconds=0.2)
     yield CheckpointSaved(version=1, url="checkpoints/1", weights_digest=DIGEST, optimizer_digest=DIGEST, seconds=0.1)
     yield TrainerRestored(
         version=1,

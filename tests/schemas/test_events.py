@@ -27,7 +27,7 @@ from tests.schemas.event_table import event_table, field_texts, parts
 from tests.schemas.strategies import EVENTS
 from tools.json_schema import json_schema
 
-GOLDEN = sorted(FOLDER.glob("*.slimelog"))
+GOLDEN = sorted(FOLDER.glob("*.slimelog"), key=lambda path: int(path.stem[1:]))
 DOCS = Path(__file__).parents[2] / "docs"
 ENTITIES = {"sample", "group", "step", "version", "segment", "worker", "incarnation"}
 """First fields of events: what they are about."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import json
+import shutil
 import string
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -164,6 +165,8 @@ class Scene:
     recorded: the run whose rollouts it recalls. texts: of the groups that `judge` is asked about. reward: what engines
     grade by where it is over at once. hold_s: how long an evaluation may keep an engine from newer weights. keep_steps:
     earlier ones leave the log; None: all of it stays. in_turns: trainer and engines use one device in turns.
+    stores_later: versions are held in memory, which outlives processes, and stored after their commits.
+    loses_memory: the memory is gone with each death of the trainer.
     """
 
     plan: Plan
@@ -185,6 +188,8 @@ class Scene:
     ranks: type[ScriptedRanks] = ScriptedRanks
     keep_steps: int | None = None
     in_turns: bool = False
+    stores_later: bool = False
+    loses_memory: bool = False
 
 
 @dataclass(slots=True)
@@ -261,6 +266,8 @@ class Crashed:
             self._processes[role].line.is_cut = True
         for role in gone:
             await _end(self._processes[role])
+        if self.scene.loses_memory and "trainer" in gone:
+            shutil.rmtree(self.folder / "memory", ignore_errors=True)
         if crash.scope is Scope.ROLE:
             await line.leases_run_out()
             if self.scene.in_turns and line.role.startswith("engine"):  # as the launcher does once its process is gone
@@ -341,7 +348,9 @@ class Crashed:
 
     async def _train(self, line: MortalLine) -> None:
         snapshot = await self.snapshots.newest(line)
-        more = {"start_of": partial(training_start, snapshot.state)} if snapshot else {}
+        more: dict[str, Any] = {"start_of": partial(training_start, snapshot.state)} if snapshot else {}
+        if self.scene.stores_later:
+            more["training"] = {"memory": str(self.folder / "memory")}
         ranks, worker = self.scene.ranks(disk=self.disk), self._worker(line)
         if not self.scene.in_turns:
             await make_trainer(worker, self.scene.plan, ranks, self.folder, **more).run()

@@ -16,6 +16,7 @@ from actors.trainer.trainer import Trainer
 from actors.trainer.trainer_plan import TrainerPlan
 from schemas.arrays import unpack
 from schemas.devices import Side
+from serve_apps.engines.carriers.carrier import WeightPlaces
 from serve_apps.engines.engine import Engine
 from serve_apps.engines.engine_in_turns import EngineInTurns
 from serve_apps.engines.engine_weights import HOLD_S, EngineWeights
@@ -45,6 +46,7 @@ from slime_events.plugins.sample_view import group_samples
 from slime_events.plugins.texts import Texts
 from storage.archive.writer import ArchiveWriter
 from storage.group_commit import GroupCommit
+from storage.weights.shared_versions import SharedVersions
 from storage.weights.store import WeightStore
 from tests.simulation.parts import Letters, ScriptedRanks
 
@@ -113,13 +115,23 @@ def make_conductor(
 
 
 def make_trainer(
-    worker: Participant, plan: Plan, ranks: Any, folder: Path, training: Mapping[str, Any] | None = None, **more: Any
+    worker: Participant,
+    plan: Plan,
+    ranks: Any,
+    folder: Path,
+    training: Mapping[str, Any] | None = None,
+    *,
+    shares: str = "",
+    **more: Any,
 ) -> Trainer:
-    """A trainer whose weights and checkpoints lie in the folder. training: of its plan. more: of its arguments."""
+    """A trainer whose weights and checkpoints lie in the folder. training: of its plan. shares: name under which it
+    offers versions in memory, if it does. more: of its arguments.
+    """
+    offering = SharedVersions(shares, lambda version: True) if shares else None
     return Trainer(
         worker,
         ranks,
-        WeightStore(str(folder / "weights"), durable=False),
+        WeightStore(str(folder / "weights"), durable=False, offering=offering),
         PendingBatches(unpack, temperature=1.0),
         TrainerPlan(plan.steps, str(folder / "checkpoints"), plan.publish_every, plan.saves, **training or {}),
         **more,
@@ -166,12 +178,14 @@ async def run_engine(
     generate: GenerateSetup | None = None,
     reward: RewardSettings | None = None,
     in_turns: bool = False,
+    shares: str = "",
 ) -> None:
     """A rollout worker to the end of the run. generate: the run's generate function. reward: see `InlineRewards`.
-    in_turns: use the device in turns with the trainer.
+    in_turns: use the device in turns with the trainer. shares: see `make_trainer`.
     """
     custom = CustomGenerate(generate, Letters(), worker.log, unpack, room) if generate else None
     deadlines: dict[str, Any] = {"deadline_s": weights_deadline_s, "hold_s": hold_s}
+    deadlines["places"] = WeightPlaces(run=shares)
     try:
         async with contextlib.AsyncExitStack() as stack:
             share = None

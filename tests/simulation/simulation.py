@@ -79,7 +79,9 @@ class Simulation:
         policy: Policy | None = None,
         log: MemoryLog | None = None,
         training: Mapping[str, Any] | None = None,
+        shares: str = "",
     ) -> None:
+        self._shares = shares
         self._training = dict(training or {})
         self._incarnation = incarnation
         self._started = started or RunStarted(settings={}, code_version="")
@@ -119,7 +121,12 @@ class Simulation:
 
     def _new_trainer(self, *, exact: bool = False) -> Trainer:
         return make_trainer(
-            self._worker("trainer"), self.plan, self.ranks, self.folder, self._training | {"exact": exact}
+            self._worker("trainer"),
+            self.plan,
+            self.ranks,
+            self.folder,
+            self._training | {"exact": exact},
+            shares=self._shares,
         )
 
     async def __aenter__(self) -> Simulation:
@@ -161,6 +168,7 @@ class Simulation:
         engine = ScriptedEngine(script) if isinstance(script, Script | None) else script
         worker = Participant(line, "engine", name, incarnation=self._incarnation)
         deadlines = {"lease_s": lease_s, "weights_deadline_s": weights_deadline_s, "hold_s": hold_s}
+        more = {"shares": self._shares, **more}
         serving = run_engine(worker, engine, room=room, rule=rule, **deadlines, **more)
         self.engines[name] = asyncio.create_task(serving, name=name)
         return line

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +23,7 @@ from actors.offline.retrainer import MakeRanks
 from actors.trainer.local_ranks import local_ranks
 from actors.trainer.trainer import Trainer
 from actors.trainer.trainer_plan import TrainerPlan
+from actors.trainer.version_files import memory_of
 from schemas.batches import BatchSealed
 from schemas.doc import doc
 from schemas.errors import DeadlineExceeded, InvalidValue, RunNotFound, SlimeEventsError
@@ -137,15 +138,15 @@ class Learn:
             blobs = BlobStore(settings.run.blob_url or str(self._folder.blobs))
             changes = read_overrides(blobs.get(branched.changes), f"the changes of run {settings.run.run}")
         await put_branch_checkpoint(branched, settings, checkpoints, note=self._note, make_ranks=self._make_ranks)
+        place = weights_place(settings.run, self._folder)
+        memory = memory_of(worker.log.run, place, trainer, on_one_host=True)
         async with self._make_ranks(settings) as ranks:
             shell = Trainer(
                 worker,
                 ranks,
-                WeightStore(
-                    weights_place(settings.run, self._folder), base=trainer.hf_checkpoint, deltas=trainer.delta_rule
-                ),
+                WeightStore(place, base=trainer.hf_checkpoint, deltas=trainer.delta_rule),
                 rollouts,
-                TrainerPlan.of(settings, checkpoints),
+                replace(TrainerPlan.of(settings, checkpoints), memory=memory),
             )
             return await Learner(
                 worker,

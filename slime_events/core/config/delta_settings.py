@@ -58,6 +58,14 @@ class DeltaSettings(FolderSettings, frozen=True, kw_only=True):
             also=Later.RESUME,
         ),
     ] = "disk"
+    store_before_commit: Annotated[
+        bool,
+        doc(
+            "commit a step when the files of its weights are stored. Off: hold them in the host's memory, commit the "
+            "step, and store the files while the next step trains",
+            also=Later.RESUME,
+        ),
+    ] = True
 
     @property
     def delta_rule(self) -> DeltaRule | None:

@@ -125,6 +125,7 @@ class RunSettings(Settings, frozen=True, kw_only=True):
                 why="a client drives the run",
             ),
             needs("optimizer=adam", why="a client's optim_step is a step of Adam"),
+            needs("store_before_commit", why="a client chooses the versions to store"),
         ),
     ] = None
     file_access: Annotated[

@@ -329,7 +329,8 @@ class TrainerSettings(DeltaSettings, frozen=True, kw_only=True):
         str | None,
         doc(
             "your function to call in each rank with the folder of each weight version, before it is published: (args, "
-            "version_dir, rollout_engines)"
+            "version_dir, rollout_engines)",
+            needs("store_before_commit", why="it sees the files before the version is published"),
         ),
     ] = None
     megatron: Annotated[dict[str, Any], doc("further Megatron settings by name")] = field(default_factory=dict)

@@ -29,7 +29,7 @@ from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.sessions import SessionOpened, SessionSealed
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
-from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.weights import WeightsActivated, WeightsPublished, WeightsStored
 from schemas.workers import WorkerLost
 from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.core.state.partial_events import (
@@ -49,7 +49,7 @@ _REQUESTED, _RUNNING = SamplePhase.REQUESTED, SamplePhase.RUNNING
 _COMPLETED, _GRADED = SamplePhase.COMPLETED, SamplePhase.GRADED
 
 
-Rule = Callable[[RunState, Any, int], None]
+Rule = Callable[[RunState, Any, int], object]
 """Arguments: state, event, number of the event."""
 _RULES: dict[type, tuple[Rule | None, bool]] = dict.fromkeys(EVENT_CLASSES, (None, False))
 """Event type or partial form to its rule, and whether it is progress of a run. `_fold` handles some types itself.
@@ -57,6 +57,7 @@ _RULES: dict[type, tuple[Rule | None, bool]] = dict.fromkeys(EVENT_CLASSES, (Non
 Completions and rewards are progress. Prompts and requests are not: they may pile up while nothing processes them.
 """
 _RULES |= dict.fromkeys((TurnBegun, TurnRecorded, SessionOpened, SessionSealed), (None, True))
+_RULES[WeightsStored] = lambda state, event, position: state.to_store.pop(event.version, None), True
 
 
 def _rule(kind: type[Event], *, moves: bool = False) -> Callable[[Rule], Rule]:
@@ -259,6 +260,8 @@ def _step_committed(state: RunState, event: StepCommitted, position: int) -> Non
         state.counts.groups_trained += 1
     state.version = event.version
     state.weights_digest, state.optimizer_digest = event.weights_digest, event.optimizer_digest
+    if not event.stored:
+        state.unstored = {**state.to_store, event.version: event.weights_digest}
 
 
 @_rule(WeightsPublished, moves=True)

@@ -143,10 +143,18 @@ class RunState(msgspec.Struct, kw_only=True, dict=True):
         dict[str, int] | msgspec.UnsetType,
         doc("priority of waiting groups that have one; UNSET until there is one"),
     ] = msgspec.UNSET
-
+    unstored: Annotated[
+        dict[int, str] | msgspec.UnsetType,
+        doc("committed versions whose files are not complete yet, to their digests; UNSET until there is one"),
+    ] = msgspec.UNSET
     placement: Annotated[
         PlacementPlanned | msgspec.UnsetType, doc("where the newest incarnation's processes are; UNSET until planned")
     ] = msgspec.UNSET
+
+    @property
+    def to_store(self) -> dict[int, str]:
+        """`unstored`, or empty if it is UNSET."""
+        return {} if self.unstored is msgspec.UNSET else self.unstored
 
     @property
     def offers(self) -> dict[str, int]:

@@ -15,7 +15,7 @@ from schemas.rollouts import RolloutCompleted, RolloutFailed, StopReason
 from schemas.sessions import SessionSealed
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded, TurnRole
-from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.weights import WeightsActivated, WeightsPublished, WeightsStored
 from slime_events.core.telemetry.attributes import METRIC
 from slime_events.core.telemetry.span import Attribute
 
@@ -72,6 +72,7 @@ _FIELDS: dict[type[Event], dict[str, str]] = {
         "rl.token.count": "tokens",
     },
     WeightsPublished: {**_WEIGHTS, "rl.weights.digest": "digest", "rl.weights.bytes": "bytes"},
+    WeightsStored: {**_WEIGHTS, "rl.weights.digest": "digest", "rl.weights.bytes": "bytes"},
     WeightsActivated: {
         **_WEIGHTS,
         "rl.weights.digest": "digest",

@@ -24,20 +24,30 @@ from slime_events.plugins.post_process import PostProcess
 def evals_due(state: RunState, plan: Plan) -> list[tuple[str, int]]:
     """Return (data set, version) of the evaluations to begin: of the first version, every N-th and the last.
 
-    If an N-th version is not published (--update-weights-interval), the next published version is evaluated instead.
+    If an N-th version is not published (--update-weights-interval), the next published version is evaluated instead. A
+    version is evaluated when its files are stored.
     """
-    due, version = _due(state.published, state, plan)
+    due, version = _due(_newest_stored(state, plan), state, plan)
     return [(name, version) for name in plan.evals if state.evals_begun.get(name, -1) < due]
 
 
 def function_eval_due(state: RunState, plan: Plan) -> int | None:
     """Return the version for which the user's evaluation function is called next; None: none is due."""
     evaluated, every = state.by_function.evaluated, plan.publish_every
-    for published in range(max(evaluated + 1, state.first), state.published + 1 if plan.evals_by_function else 0):
+    newest = _newest_stored(state, plan)
+    for published in range(max(evaluated + 1, state.first), newest + 1 if plan.evals_by_function else 0):
         due, version = _due(published, state, plan)
         if due > evaluated and (published % every == 0 or published in (state.first, plan.steps)):
             return version
     return None
+
+
+def _newest_stored(state: RunState, plan: Plan) -> int:
+    """Return the newest published version before which, and of which, all files are stored; -1 for none."""
+    before = min(state.to_store, default=state.published + 1) - 1
+    if before >= state.published:
+        return state.published
+    return max(before - before % plan.publish_every, state.first)
 
 
 def _due(published: int, state: RunState, plan: Plan) -> tuple[int, int]:
@@ -145,7 +155,7 @@ def decides_with_more_waiting(state: RunState, plan: Plan) -> bool:
 
 
 def is_complete(state: RunState, plan: Plan) -> bool:
-    """Return whether all steps are committed, all evaluations done, and the last checkpoint or a newer one is saved."""
+    """Return whether all steps are stored, all evaluations done, and the last checkpoint or a newer one is saved."""
     if state.version < plan.steps:  # nearly always; the rest is slow
         return False
     newest = min(state.batch_starts, default=plan.steps)  # checkpoint: batches before it are forgotten
@@ -154,6 +164,7 @@ def is_complete(state: RunState, plan: Plan) -> bool:
         and not state.evals
         and not evals_due(state, plan)
         and function_eval_due(state, plan) is None
+        and not state.to_store
         and newest >= plan.saves.newest(plan.steps)
     )
 
@@ -193,6 +204,8 @@ def waits_for(state: RunState, plan: Plan) -> str:
         return f"{ungraded} samples to be graded"
     if state.evals:
         return f"the evaluation {min(state.evals)}"
+    if state.version >= plan.steps and state.to_store:
+        return f"the trainer to store weight version {min(state.to_store)}"
     if state.version >= plan.steps:
         return "a checkpoint to be saved"
     if plan.by_function:

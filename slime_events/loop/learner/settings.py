@@ -28,7 +28,8 @@ NOT_OF_A_LEARNER = {"evaluation": NO_ENGINE, "debug": NO_DUMPS, "gateway": NO_GA
 """Component to the reason why a learner cannot set it."""
 IDLE = ("hf_checkpoint", "save", "save_interval", "save_epoch", "save_last", "save_hf", "keep_weights",
         "keep_weights_every", "keep_checkpoints", "keep_checkpoints_every", "update_weights_interval",
-        "global_batch_size", "distributed_timeout_minutes", "hang_seconds", "max_retrained_steps")  # fmt: skip
+        "global_batch_size", "store_before_commit", "distributed_timeout_minutes", "hang_seconds",
+        "max_retrained_steps")  # fmt: skip
 """Fields of the trainer that do not change the weights."""
 
 

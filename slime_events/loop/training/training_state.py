@@ -10,10 +10,10 @@ from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
 from schemas.subjects import about, of_type
 from schemas.trainers import TrainerRestored
-from schemas.weights import WeightsPublished
+from schemas.weights import WeightsPublished, WeightsStored
 from slime_events.core.run.participant import Participant
 
-TRAINING = ("step.committed", "weights.published", "checkpoint.saved", "trainer.restored")
+TRAINING = ("step.committed", "weights.published", "weights.stored", "checkpoint.saved", "trainer.restored")
 """Types of the events that training appends, none of which belongs to a rollout."""
 
 
@@ -42,6 +42,9 @@ class TrainingState:
     published: Annotated[dict[int, WeightsPublished], doc("versions that engines may load")] = field(
         default_factory=dict
     )
+    unstored: Annotated[dict[int, str], doc("digests of committed versions whose files are not complete yet")] = field(
+        default_factory=dict
+    )
     saved: Annotated[dict[int, CheckpointSaved], doc("checkpoints by version")] = field(default_factory=dict)
     restored: Annotated[list[TrainerRestored], doc("restores by trainers that took over")] = field(default_factory=list)
     over: Annotated[bool, doc("the run has ended, or was resumed without this worker")] = False
@@ -51,6 +54,10 @@ class TrainingState:
         if isinstance(event, StepCommitted):
             self.committed[event.version] = digests_of(event)
             self.optimizer_steps[event.version] = int(event.metrics.get("optimizer_steps", 0))
+            if not event.stored:
+                self.unstored[event.version] = event.weights_digest
+        elif isinstance(event, WeightsStored):
+            self.unstored.pop(event.version, None)
         elif isinstance(event, WeightsPublished):
             self.published[event.version] = event
         elif isinstance(event, CheckpointSaved):

@@ -100,6 +100,7 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
     "step.committed": _committed,
     "trainer.restored": lambda e: f"{e.trainer}: {restored_text(e)}",
     "weights.published": lambda e: f"{e.kind} {e.bytes / 1e6:.1f} MB digest {e.digest[:12]} {e.url}",
+    "weights.stored": lambda e: f"{e.kind} {e.bytes / 1e6:.1f} MB in {e.seconds:.2f} s {e.url}",
     "weights.activated": lambda e: f"on {e.engine} in {e.seconds:.2f} s, {e.lag:.2f} s after publication",
     "transfer.joined": lambda e: f"v{e.version} to {e.engine} by {e.backend}",
     "transfer.begun": lambda e: f"v{e.version} to {', '.join(e.members)} by {e.backend}",

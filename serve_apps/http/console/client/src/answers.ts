@@ -1640,6 +1640,8 @@ export interface StepCommitted {
   models: Record<string, string>;
   /** sha256 (hex) of the critic's weights and optimizer state after the step; empty without a critic, and unless `--optimizer-digest` computes it. */
   critic_digest: string;
+  /** Whether the version's files were complete before. If not, `weights.stored` follows when they are. */
+  stored: boolean;
 }
 
 /** A step that both runs have. */
@@ -2076,7 +2078,7 @@ export interface WeightsDistance {
 /** All tensors, or the changes since an earlier version, in slime's format. */
 export type WeightsKind = "delta" | "full";
 
-/** Appended by the trainer when the files of a version are complete. */
+/** Appended by the trainer when engines can take a version: from now on, or once its files are complete. The files are complete before, unless `step.committed` of the version says otherwise (`stored`). */
 export interface WeightsPublished {
   type: "weights.published";
   /** Weight version, from 0. */
@@ -2087,7 +2089,7 @@ export interface WeightsPublished {
   url: string;
   /** Digest of all tensors (`storage/digests.py`). */
   digest: string;
-  /** Size of the tensors that the files have, in bytes; of a delta: of its compressed changes. */
+  /** Size of the tensors that the files have, in bytes; of a delta: of its compressed changes. Of a version that is not stored yet: of all its tensors. */
   bytes: number;
   /** Whether the files have all tensors, or the changes since an earlier version. */
   kind: WeightsKind;
