@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import warnings
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import timedelta
@@ -26,14 +28,14 @@ from slime_events.core.child.process import Child
 from slime_events.core.run.own_python import own_command, own_path
 from storage.folders.places import local_copy
 from storage.weights.base_files import MANIFEST
-from storage.weights.broadcast import LOOKUP, buckets, group_name
+from storage.weights.broadcast import LOOKUP, STREAM_DEPTH, bucket_bytes, buckets, group_name
 from storage.weights.delta_version import open_version
-from storage.weights.manifest import WeightManifest, read_manifest, tensor_bytes
+from storage.weights.manifest import WeightManifest, read_manifest
 
 if TYPE_CHECKING:
     import torch
     from torch._C._distributed_c10d import TCPStore
-    from torch.distributed import ProcessGroup
+    from torch.distributed import ProcessGroup, Work
 
 LIKE_SGLANG = {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
 """SGLang sets these for its processes, and all ranks of a group must agree on them."""
@@ -123,7 +125,7 @@ def _send(request: Send, connection: socket.socket) -> None:
         send_frame(connection, msgspec.msgpack.encode(Listening(store.port)))
         group = _join(store, request)
         stack.callback(torch.distributed.destroy_process_group, group)
-        _broadcast(group, root, manifest, "cuda" if request.backend == "nccl" else "cpu")
+        _broadcast(group, root, manifest, request.backend)
 
 
 def _listen(request: Send) -> TCPStore:
@@ -155,25 +157,49 @@ def _join(store: TCPStore, request: Send) -> ProcessGroup:
     return group
 
 
-def _broadcast(group: ProcessGroup, root: Path, manifest: WeightManifest, device: str) -> None:
+def _broadcast(group: ProcessGroup, root: Path, manifest: WeightManifest, backend: str) -> None:
+    tensors = open_version(root)
+    on_way: deque[tuple[torch.Tensor, Work]] = deque()
+    depth = STREAM_DEPTH if backend == "gloo" else 0
+    for names in buckets(manifest, bucket_bytes(backend)):
+        bucket = _joined([tensors[name].data for name in names])
+        if backend != "gloo":
+            bucket = bucket.to("cuda")
+        on_way.append((bucket, _begin_bucket(group, bucket)))
+        if len(on_way) > depth:
+            _end_bucket(*on_way.popleft())
+    while on_way:
+        _end_bucket(*on_way.popleft())
+
+
+def _joined(parts: Sequence[memoryview]) -> torch.Tensor:
+    """Return the bytes of tensors behind each other: of their file if they lie there so, or else a copy."""
     import numpy as np
     import torch
 
-    tensors, listed = open_version(root), manifest.tensors | manifest.carried
-    for names in buckets(manifest):
-        bucket = torch.empty(sum(tensor_bytes(listed[name]) for name in names), dtype=torch.uint8)
-        values, start = bucket.numpy(), 0
-        for name in names:
-            data = np.frombuffer(tensors[name].data, np.uint8)
-            values[start : start + data.size] = data
-            start += data.size
-        _send_bucket(group, bucket.to(device))
+    parts = [part for part in parts if part.nbytes]
+    arrays = [np.frombuffer(part, np.uint8) for part in parts]
+    starts = [array.ctypes.data for array in arrays]
+    ends = [start + array.size for start, array in zip(starts, arrays, strict=True)]
+    if not parts or starts[1:] != ends[:-1] or any(part.obj is not parts[0].obj for part in parts):
+        return torch.from_numpy(np.concatenate([np.empty(0, np.uint8), *arrays]))
+    whole = np.frombuffer(memoryview(parts[0].obj), np.uint8)
+    begin = starts[0] - whole.ctypes.data
+    with warnings.catch_warnings(action="ignore"):  # the file is mapped for reading, and a broadcast only reads it
+        return torch.from_numpy(whole[begin : begin + ends[-1] - starts[0]])
 
 
-def _send_bucket(group: ProcessGroup, bucket: torch.Tensor) -> None:
+def _begin_bucket(group: ProcessGroup, bucket: torch.Tensor) -> Work:
     import torch
 
-    torch.distributed.broadcast(bucket, src=0, group=group)
+    work: Work = torch.distributed.broadcast(bucket, src=0, group=group, async_op=True)
+    return work
+
+
+def _end_bucket(bucket: torch.Tensor, work: Work) -> None:
+    import torch
+
+    work.wait()
     if bucket.is_cuda:
         torch.cuda.synchronize()  # the next bucket takes this memory
 

@@ -1,26 +1,29 @@
 """Receive weights in SGLang's own update session, and check their digests before SGLang loads them.
 
 `receive` runs in the host process and leads the session. `verified` runs in each scheduler process, as a hook around
-SGLang's receipt of a bucket. Of a bucket with other bytes than the manifest says, nothing is loaded.
+SGLang's receipt of a bucket, or of the whole version over gloo. Of a bucket with other bytes than the manifest says,
+nothing is loaded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from schemas.doc import doc
 from schemas.errors import WeightsDamaged
 from schemas.outside_json import read_json
 from schemas.transfers import TransferBegun
-from storage.digests import TensorDigest, tensor_digests, weights_digest
-from storage.weights.broadcast import LOOKUP, all_tensors, buckets, group_name
+from serve_apps.engines.streamed_weights import TORCH_TYPES, Stream, difference
+from storage.digests import hashing, weights_digest
+from storage.weights.broadcast import LOOKUP, all_tensors, bucket_bytes, buckets, group_name
 from storage.weights.manifest import StoredTensor, WeightManifest
 
 if TYPE_CHECKING:
@@ -33,14 +36,17 @@ GROUP_S = 30.0
 """Seconds for a group to form, and for each of its operations. The engine does not generate meanwhile."""
 STORE_S = 5.0
 """Seconds for the sender to answer, which listens already."""
-TORCH_TYPES = {
-    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"},
-    **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"},
-    **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"},
-}
-"""torch's names of safetensors' types."""
 FORMAT = "flattened_bucket"
 """SGLang's name for tensors that lie behind each other in one buffer."""
+STREAM = "stream"
+"""Name of the version as a whole, whose buckets arrive while others are checked and loaded."""
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """The buckets of a version, in a file for the scheduler processes."""
+
+    buckets: list[list[str]]
+    tensors: Annotated[dict[str, StoredTensor], doc("By name, as in the manifest.")]
 
 
 def group_ranks(arguments: Mapping[str, Any]) -> int:
@@ -76,7 +82,7 @@ async def receive(manager: TokenizerManager, frame: ReceiveWeights) -> str | Non
     if not joined:
         return str(reason)
     try:
-        failed = await _session(manager, manifest, name)
+        failed = await _session(manager, manifest, name, group.backend)
     finally:
         await manager.destroy_weights_update_group(io_struct.DestroyWeightsUpdateGroupReqInput(group_name=name))
     if failed is None:
@@ -99,27 +105,30 @@ def _manifest(group: TransferBegun, digest: str) -> WeightManifest:
     return manifest
 
 
-async def _session(manager: TokenizerManager, manifest: WeightManifest, name: str) -> str | None:
+async def _session(manager: TokenizerManager, manifest: WeightManifest, name: str, backend: str) -> str | None:
     """Receive all buckets, and return why it failed, or None."""
     from sglang.srt.managers import io_struct
 
-    tensors, parts = all_tensors(manifest), list(buckets(manifest))
+    tensors, parts = all_tensors(manifest), list(buckets(manifest, bucket_bytes(backend)))
+    has_draft = manager.server_args.speculative_algorithm is not None  # which loads the same tensors once more
+    streams = backend == "gloo" and not has_draft
+    requests, kind = ([list(tensors)], STREAM) if streams else (parts, FORMAT)
     with tempfile.NamedTemporaryFile(prefix=f"{name}-", suffix=".json") as expected:
-        expected.write(msgspec.json.encode(tensors))
+        expected.write(msgspec.json.encode(Expected(parts, tensors)))
         expected.flush()
         begun, reason = await manager.begin_weight_update(io_struct.BeginWeightUpdateReqInput())
         if not begun:
             return str(reason)
         done = True
-        for number, names in enumerate(parts, 1):
+        for number, names in enumerate(requests, 1):
             done, reason = await manager.update_weights_from_distributed(
                 io_struct.UpdateWeightsFromDistributedReqInput(
                     names=names,
                     dtypes=[TORCH_TYPES[tensors[tensor].dtype] for tensor in names],
                     shapes=[list(tensors[tensor].shape) for tensor in names],
                     group_name=name,
-                    load_format=f"{FORMAT}:{expected.name}",
-                    flush_cache=number == len(parts),
+                    load_format=f"{kind}:{expected.name}",
+                    flush_cache=number == len(requests),
                     weight_version=str(manifest.version),
                 )
             )
@@ -131,13 +140,13 @@ async def _session(manager: TokenizerManager, manifest: WeightManifest, name: st
 
 
 @lru_cache(maxsize=1)
-def _expected(path: str) -> dict[str, StoredTensor]:
-    return msgspec.json.decode(Path(path).read_bytes(), type=dict[str, StoredTensor])
+def _expected(path: str) -> Expected:
+    return msgspec.json.decode(Path(path).read_bytes(), type=Expected)
 
 
 def verified(
     receive: Callable[..., list[tuple[str, torch.Tensor]]], updater: Any, *, load_format: str | None, **fields: Any
-) -> list[tuple[str, torch.Tensor]]:
+) -> Iterable[tuple[str, torch.Tensor]]:
     """Around hook of SGLang's `receive_weights_from_distributed`: check each tensor of our transfers.
 
     If an engine has several ranks, all of them learn of a failure of any. Raises WeightsDamaged.
@@ -145,10 +154,13 @@ def verified(
     kind, _, path = (load_format or "").partition(":")
     if not path:
         return receive(updater, load_format=load_format, **fields)
+    expected = _expected(path)
+    if kind == STREAM:
+        return Stream(updater._model_update_group[fields["group_name"]], expected.buckets, expected.tensors, _all_well)
     received, problem = list[tuple[str, Any]](), ""
     try:
         received = receive(updater, load_format=kind, **fields)
-        problem = _difference(received, _expected(path))
+        problem = _difference(received, expected.tensors)
     except Exception as error:  # the other ranks must not wait for this one
         problem = f"{type(error).__name__}: {error}"
     if not _all_well(not problem):
@@ -160,13 +172,13 @@ def _difference(received: list[tuple[str, Any]], expected: Mapping[str, StoredTe
     """Return how the tensors differ from the manifest; empty if they do not."""
     import torch
 
-    flat = {name: tensor.contiguous().reshape(-1).view(torch.uint8).cpu().numpy().data for name, tensor in received}
-    named = ((name, (expected[name].dtype, expected[name].shape, data)) for name, data in flat.items())
-    for name, actual in tensor_digests(named).items():
-        stored = expected[name]
-        if actual != TensorDigest(stored.dtype, stored.shape, stored.sha256):
-            return f"tensor {name!r} was received with sha256 {actual.sha256}, not {stored.sha256} as in the manifest"
-    return ""
+    problems = [
+        hashing().submit(
+            difference, name, expected[name], tensor.contiguous().reshape(-1).view(torch.uint8).cpu().numpy().data
+        )
+        for name, tensor in received
+    ]
+    return next((text for problem in problems if (text := problem.result())), "")
 
 
 def _all_well(is_well: bool) -> bool:

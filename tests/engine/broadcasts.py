@@ -19,7 +19,21 @@ from storage.weights.store import WeightStore
 _KILLED = """
 import os, signal
 from actors.trainer import transfer_sender
-transfer_sender._send_bucket = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+transfer_sender._begin_bucket = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+transfer_sender.main()
+"""
+
+_HELD = """
+import itertools, pathlib, sys, time
+from actors.trainer import transfer_sender
+begin, numbers, go = transfer_sender._begin_bucket, itertools.count(), pathlib.Path(sys.argv.pop(1))
+def held(*arguments):
+    if next(numbers) == 5:
+        go.with_suffix(".held").touch()
+        while not go.exists():
+            time.sleep(0.01)
+    return begin(*arguments)
+transfer_sender._begin_bucket = held
 transfer_sender.main()
 """
 
@@ -42,13 +56,19 @@ class Stored:
         path.write_bytes(data)
 
     @contextlib.asynccontextmanager
-    async def sent(self, fault: str = "") -> AsyncIterator[Sent]:
-        """A sender that listens."""
+    async def sent(self, fault: str = "", *, engines: int = 1, held_until: Path | None = None) -> AsyncIterator[Sent]:
+        """A sender that listens for this number of engines: `e0`, `e1` and the next ones.
+
+        held_until: it stops before the sixth bucket until that file exists; then the file with suffix `.held` is there.
+        """
         if fault == "other bytes":
             self.damage()
-        sender = SenderProcess([sys.executable, "-c", _KILLED] if fault == "killed within" else ())
+        command = [sys.executable, "-c", _KILLED] if fault == "killed within" else []
+        if held_until is not None:
+            command = [sys.executable, "-c", _HELD, str(held_until)]
+        sender, world = SenderProcess(command), engines + 1
         try:
-            request = Send(self.version, self.folder, self.digest, "127.0.0.1", 2, "gloo", 30.0)
+            request = Send(self.version, self.folder, self.digest, "127.0.0.1", world, "gloo", 30.0)
             listening = await asyncio.to_thread(sender.send, request)
             assert isinstance(listening, Listening)
             group = TransferBegun(
@@ -56,8 +76,8 @@ class Stored:
                 version=self.version,
                 address="127.0.0.1",
                 port=listening.port,
-                members={"e": 1},
-                world=2,
+                members={f"e{number}": number + 1 for number in range(engines)},
+                world=world,
             )
             if fault == "killed before":
                 await asyncio.to_thread(sender.end)
@@ -76,10 +96,13 @@ class Sent(NamedTuple):
 
     async def receive(self, engine: SglangEngine) -> tuple[str | None, str]:
         """Receive it, and return the reasons of a failure that engine and sender give."""
-        reason = await engine.receive_weights(self.group, 1, self.digest)
+        return await engine.receive_weights(self.group, 1, self.digest), await self.over()
+
+    async def over(self) -> str:
+        """Return the reason of a failure that the sender gives, when it is done."""
         try:
             answer = await asyncio.to_thread(self.sender.answer)
         except PeerEnded as error:
-            return reason, str(error)
+            return str(error)
         assert isinstance(answer, Over)
-        return reason, answer.reason
+        return answer.reason
