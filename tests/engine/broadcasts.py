@@ -56,7 +56,9 @@ class Stored:
         path.write_bytes(data)
 
     @contextlib.asynccontextmanager
-    async def sent(self, fault: str = "", *, engines: int = 1, held_until: Path | None = None) -> AsyncIterator[Sent]:
+    async def sent(
+        self, fault: str = "", *, engines: int = 1, held_until: Path | None = None, backend: str = "gloo"
+    ) -> AsyncIterator[Sent]:
         """A sender that listens for this number of engines: `e0`, `e1` and the next ones.
 
         held_until: it stops before the sixth bucket until that file exists; then the file with suffix `.held` is there.
@@ -68,7 +70,7 @@ class Stored:
             command = [sys.executable, "-c", _HELD, str(held_until)]
         sender, world = SenderProcess(command), engines + 1
         try:
-            request = Send(self.version, self.folder, self.digest, "127.0.0.1", world, "gloo", 30.0)
+            request = Send(self.version, self.folder, self.digest, "127.0.0.1", world, backend, 30.0)
             listening = await asyncio.to_thread(sender.send, request)
             assert isinstance(listening, Listening)
             group = TransferBegun(
