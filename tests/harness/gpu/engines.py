@@ -7,7 +7,7 @@ import contextlib
 import importlib.util
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -160,10 +160,27 @@ def _device(scene: Scene) -> float:
 
 
 async def _two(scene: Scene) -> None:
-    base = tiny_model.write(scene.folder / "engine-0", 0)
+    base, other = (tiny_model.write(scene.folder / f"engine-{seed}", seed) for seed in (0, 1))
+    stored = Stored(scene.folder / "two", base, other, 1)
     async with _engine(scene, base, 0) as first, _engine(scene, base, 1) as second:
+        engines = (first, second)
+        await _alike("two engines", engines)
         begun = time.perf_counter()
-        answers = await asyncio.gather(*(_answer(engine) for engine in (first, second) for _ in range(4)))
+        async with stored.sent(engines=2, backend=first.group_backend) as sent:
+            received = [
+                engine.receive_weights(sent.group, rank, stored.digest) for rank, engine in enumerate(engines, 1)
+            ]
+            reasons = [*await asyncio.gather(*received), await sent.over()]
         seconds = time.perf_counter() - begun
+        seen = "; ".join(reason for reason in reasons if reason) or "both received it"
+        Row("two engines in one group", f"{first.group_backend}; {seen}", {"update, s": seconds}).say()
+        await _alike("two engines, after the update", engines)
+
+
+async def _alike(name: str, engines: Sequence[SglangEngine]) -> None:
+    """Say whether engines answer alike."""
+    begun = time.perf_counter()
+    answers = await asyncio.gather(*(_answer(engine) for engine in engines for _ in range(4)))
+    seconds = time.perf_counter() - begun
     alike = "all answers alike" if len({tokens for tokens, _ in answers}) == 1 else "they differ"
-    Row("two engines", alike, {"answers of both, s": seconds, "tokens": TOKENS * len(answers)}).say()
+    Row(name, alike, {"answers of both, s": seconds, "tokens": TOKENS * len(answers)}).say()
