@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.process_environment import rank_environment, rank_secrets
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.run_reader import OpenedRun, open_run
+from slime_events.core.run.served_models import ServedModels
 from slime_events.core.run.shared_places import SharedPlace, require_places
 from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.snapshot import Snapshot, Snapshots, low_water, training_start
@@ -47,6 +48,7 @@ from slime_events.plugins.step_functions import StepFunctions
 from storage.archive.reader import ArchiveReader
 from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
+from storage.cancellation import end_all
 from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async
 
@@ -72,7 +74,7 @@ class ConductorActor:
             recorded = (
                 await stack.enter_async_context(open_run(archive.path)) if archive and data.reuses_rollouts else None
             )
-            shown = ArgsView.of_run(settings)
+            shown = ArgsView.of_run(settings, address.models)
             checkpoint = settings.engine.hf_checkpoint
             # Load prompts in a second thread, since the first decisions after a restart often need no prompt. Not if
             # the conductor runs a user's code: two threads that import packages with circular imports see partly
@@ -113,7 +115,7 @@ class GraderActor:
         """Grade until the end of the run."""
         begun = time.perf_counter()
         async with join_run(address, "grader") as worker:
-            shown = ArgsView.of_run(settings).as_dict()
+            shown = ArgsView.of_run(settings, address.models).as_dict()
             rollout = settings.rollout
             own = rollout.custom_generate_function_path or rollout.rollout_sample_hook_path
             named = own or settings.evaluation.has_functions  # these functions may choose a sample's grader
@@ -121,8 +123,10 @@ class GraderActor:
             blobs = BlobStore(address.blob_url)
             reading = partial(fetch, blobs=blobs) if sees_tokens else None
             output = Path(address.folder) / "logs" / "graders.log"
-            dispatcher = Dispatcher(settings.reward, args=shown, log=output)
-            async with dispatcher, GroupCommit(worker.log) as commit:
+            served = ServedModels()
+            ready = partial(served.all_there, address.models) if address.models else None
+            dispatcher = Dispatcher(settings.reward, args=shown, log=output, ready=ready)
+            async with dispatcher, GroupCommit(worker.log) as commit, _following(served, worker, address.models):
                 snapshot = await _snapshots(address).newest(worker.log)
                 start = low_water(snapshot.state) if snapshot else 1
                 await worker.join({"ready": time.perf_counter() - begun})
@@ -131,6 +135,16 @@ class GraderActor:
                 await Grader(
                     worker, dispatcher, commit, whole_groups=whole_groups, start=start, fetch=reading, offload=offload
                 ).run()
+
+
+@contextlib.asynccontextmanager
+async def _following(served: ServedModels, worker: Participant, models: Collection[str]) -> AsyncIterator[None]:
+    """Follow the servers of models inside the block, if there are any."""
+    tasks = [asyncio.create_task(served.follow(worker))] if models else []
+    try:
+        yield
+    finally:
+        await end_all(*tasks)
 
 
 class ArchivistActor:

@@ -43,6 +43,7 @@ class PlannedBundles(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         PackStrategy, doc("Strategy of the placement group: of all ranks together, or of each engine.")
     ] = PackStrategy.STRICT_PACK
     nodes: Annotated[tuple[str, ...], doc("Node ids, one of which a bundle must be on. Empty: any machine.")] = ()
+    group: Annotated[str, doc("Group of the engines, as `<model>-<number>`. Empty if all engines are equal.")] = ""
 
 
 class PlannedRank(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,6 +46,7 @@ from slime_events.core.planning.homes import MOVED, RAY_NODE, Home, Standing, at
 from slime_events.core.run.join import join_run
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
+from slime_events.core.run.served_models import GROUP
 from slime_events.core.run.shared_places import require_places
 from slime_events.plugins.tokenizer import load_tokenizer
 from storage.blobs import BlobStore
@@ -68,10 +69,13 @@ class RolloutEngine:
         generate: GenerateSetup | None,
         home: Home | None = None,
         url: str | None = None,
+        group: str = "",
         *_: object,
     ) -> None:
-        """url: of a server that runs already, in place of an engine of its own. Further arguments are not used."""
-        self._url = url
+        """url: of a server that runs already, in place of an engine of its own. group: of the engine, if engines
+        differ. Further arguments are not used.
+        """
+        self._url, self._group = url, group
         self._address, self._settings, self._reward, self._generate = address, settings, reward, generate
         self._home = home
         self._template = template_name(address, os.getppid())
@@ -92,10 +96,11 @@ class RolloutEngine:
         """
         facts = {RAY_NODE: str(ray.get_runtime_context().get_node_id())}
         if self._home is not None:
-            facts |= moved_here(self._home, *await asyncio.to_thread(_whereabouts))
+            facts |= moved_here(self._home, *await asyncio.to_thread(whereabouts))
+        facts |= {GROUP: self._group} if self._group else {}
         while True:
             async with join_run(self._address, "engine") as worker, contextlib.AsyncExitStack() as stack:
-                async with _loss_recorded(worker):
+                async with loss_recorded(worker):
                     await asyncio.to_thread(require_places, self._address.shared)
                     engine, share = self._engine_of(worker), None
                     if self._settings.takes_turns:
@@ -105,7 +110,7 @@ class RolloutEngine:
                     begun = time.perf_counter()
                     await engine.start(START_DEADLINE_S["cuda" if self._url else resolve_device(self._settings)])
                 try:
-                    async with _loss_recorded(worker), _ending(engine):
+                    async with loss_recorded(worker), _ending(engine):
                         await worker.join({"engine": time.perf_counter() - begun}, facts)
                         await self._work(worker, engine, share)
                     return
@@ -144,7 +149,7 @@ class RolloutEngine:
             await RolloutWorker(
                 EngineContext(worker, engine, commit, fetching, partial(offload_async, blobs=blobs), weights, rule),
                 room,
-                take_limit=TAKE_LIMIT if settings.replicas > 1 else room,
+                take_limit=TAKE_LIMIT if settings.replicas > 1 or self._group else room,
                 answerers=make_answerers(MakerSetup(custom, settings)),
                 rewards=InlineRewards(self._reward, worker.log),
             ).run()
@@ -160,7 +165,7 @@ async def _ending(engine: Engine) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _loss_recorded(worker: Participant) -> AsyncIterator[None]:
+async def loss_recorded(worker: Participant) -> AsyncIterator[None]:
     """Append an error inside the block as worker.lost, if the log answers, and raise it."""
     try:
         yield
@@ -196,7 +201,7 @@ def listen_on_this_node() -> None:
     replica.add_port_to_grpc_server = listen_there
 
 
-def _whereabouts() -> tuple[Home, list[Mapping[str, Any]]]:
+def whereabouts() -> tuple[Home, list[Mapping[str, Any]]]:
     """Return the machine of this process, and Ray's rows of all machines."""
     return Home(str(ray.get_runtime_context().get_node_id()), str(ray.util.get_node_ip_address())), ray.nodes()
 
@@ -242,8 +247,8 @@ def rollout_app(
 ) -> serve.Application:
     """Return the application of the engines of a planned bundle, for Serve.
 
-    `reward` is for the rewards that engines compute. `home` is their machine, if the bundle has one on CPUs. `generate`
-    is the run's own generate function.
+    `settings` are those of the bundle's group, if engines differ. `reward` is for the rewards that engines compute.
+    `home` is their machine, if the bundle has one on CPUs. `generate` is the run's own generate function.
     """
     urls = [settings.external_urls[member] for member in bundle.members] if settings.external_urls else []
     deployment = serve.deployment(
@@ -256,8 +261,8 @@ def rollout_app(
         graceful_shutdown_timeout_s=5.0,
     )
     beside = [
-        deployment.options(name=f"RolloutEngine-{number}").bind(address, settings, reward, generate, home, url)
+        deployment.options(name=f"RolloutEngine-{number}").bind(address, settings, reward, generate, home, url, "")
         for number, url in enumerate(urls[1:], start=1)
     ]
     # An application has one root: the other replicas are its arguments.
-    return deployment.bind(address, settings, reward, generate, home, urls[0] if urls else None, *beside)
+    return deployment.bind(address, settings, reward, generate, home, urls[0] if urls else None, bundle.group, *beside)

@@ -205,8 +205,9 @@ a difference ends the command. Every field of megatron-core's configurations is 
 _OUTRO = """\
 ## SGLang and its router
 
-Every field of the installed SGLang's `ServerArgs` is a flag with the prefix `--sglang-`. `--router-*` is accepted
-without effect: there is no router, as engines pull their work from the log.
+Every field of the installed SGLang's `ServerArgs` is a flag with the prefix `--sglang-`. `--router-*`, the flags
+of SGLang's router, are accepted without effect: there is no router, as engines pull their work from the log. Those that
+divide a request between prefill and decode, look for servers, or pass requests to another service are refused.
 
 ## What can go wrong
 

@@ -10,6 +10,7 @@ from slime_events.core.config import tables
 from slime_events.core.config.fields import COMPONENTS, Registered, SettingsField, settings_fields
 from slime_events.core.config.flags import OLDER_FLAGS
 from slime_events.core.config.help_text import default_words, value_words
+from slime_events.core.config.router_flags import NO_ROUTER
 from tools.page_command import write_page
 
 DEFAULTS_OF_SLIME: dict[str, str] = {
@@ -96,7 +97,7 @@ def _derived() -> str:
 def _other_flags() -> str:
     classic = ", ".join(f"`{flag}`" for flag in tables.CLASSIC)
     inert = [(f"`{flag}`", reason) for flag, (_, reason) in tables.INERT.items()]
-    inert += [(f"`{prefix}*`", reason) for prefix, reason in tables.INERT_PREFIXES.items()]
+    inert += [("`--router-*`: the flags of SGLang's router that are not refused", NO_ROUTER)]
     only = [(f"`{flag}`", f"`{value}`", reason) for flag, (value, reason) in tables.ONLY_VALUE.items()]
     not_yet = [(f"`{flag}`", needs) for flag, needs in tables.NOT_YET.items()]
     ours = [(f"`--sglang-{name.replace('_', '-')}`", use) for name, use in tables.SGLANG_OURS.items()]

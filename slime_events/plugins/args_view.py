@@ -30,6 +30,12 @@ def _usable(value: object) -> object:
         return value
 
 
+def _routers(models: Mapping[str, str]) -> dict[str, dict[str, tuple[str, int]]]:
+    parts = {name: address.rpartition(":") for name, address in models.items()}
+    routers = {name: (host, int(port)) for name, (host, _, port) in parts.items()}
+    return {"sglang_model_routers": routers} if routers else {}
+
+
 class ArgsView:
     """Settings as attributes.
 
@@ -46,8 +52,11 @@ class ArgsView:
         return cls({name: _usable(value) for name, value in fields.items()})
 
     @classmethod
-    def of_run(cls, settings: TrainSettings) -> ArgsView:
+    def of_run(cls, settings: TrainSettings, models: Mapping[str, str] | None = None) -> ArgsView:
         """Return the settings that every plug point of a run sees.
+
+        models: name to host:port of each model that is served beside the trained one. Functions see them as slime's
+        `sglang_model_routers`: name to (host, port).
 
         These are the settings of all components except the run's own folders and servers, then the entries of
         `--custom-config-path`.
@@ -55,7 +64,7 @@ class ArgsView:
         groups = (settings.data, settings.evaluation, settings.trainer, settings.engine, settings.algorithm)
         shown = vars(cls.of(*groups, settings.reward, settings.rollout, settings.metrics))
         added = {name: _usable(value) for name, value in settings.rollout.custom_config.items()}
-        return cls({**ROUTER, **shown, **added})
+        return cls({**ROUTER, **_routers(models or {}), **shown, **added})
 
     def __getattr__(self, name: str) -> Any:
         near = difflib.get_close_matches(name, vars(self), n=3)

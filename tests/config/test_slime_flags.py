@@ -29,6 +29,7 @@ VALUES = {
     "--custom-config-path": "{folder}/more.yaml",
     "--eval-config": "{folder}/sets.yaml",
     "--eval-prompt-data": "aime aime.jsonl",
+    "--sglang-config": "{folder}/models.yaml",
     "--megatron-config-path": "{folder}/roles.yaml",
     "--mtp-num-layers": "1",
     "--padded-vocab-size": "64",
@@ -87,6 +88,8 @@ READ_INSIDE = {
     "custom_config_path": "its contents are custom_config",
     "dump_details": "`derive` makes two paths of it",
     "eval_config": "its contents are eval_sets",
+    "sglang_config": "its contents are sglang_models",
+    "sglang_models": "`EngineSettings.groups` says it",
     "eval_function_path": "`EvalSettings.own_function` says it",
     **dict.fromkeys(
         (
@@ -122,6 +125,7 @@ def parse(*words: str) -> ParsedTrain:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "more.yaml").write_text("judge: here\n")
     (tmp_path / "sets.yaml").write_text("eval: {datasets: [{name: aime, path: aime.jsonl}]}\n")
+    (tmp_path / "models.yaml").write_text("sglang: [{name: actor, server_groups: [{num_gpus: 2}]}]\n")
     (tmp_path / "roles.yaml").write_text("megatron: [{name: default, role: actor, overrides: {lr: 1e-4}}]\n")
     return tmp_path
 

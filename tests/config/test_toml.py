@@ -28,6 +28,10 @@ SINGLE: dict[Kind, st.SearchStrategy[Any]] = {
 SETS = st.fixed_dictionaries(
     {"path": TEXTS}, optional={"temperature": SINGLE[Kind.FLOAT], "metadata_overrides": SINGLE[Kind.JSON]}
 )
+GROUPS = st.fixed_dictionaries({"num_gpus": st.integers(1, 8)}, optional={"overrides": SINGLE[Kind.JSON]})
+MODELS = st.fixed_dictionaries(
+    {}, optional={"model_path": TEXTS, "update_weights": st.booleans(), "server_groups": st.lists(GROUPS, max_size=2)}
+)
 SGLANG = st.fixed_dictionaries({}, optional={"mem_fraction_static": SINGLE[Kind.FLOAT], "log_level": TEXTS})
 MEGATRON = st.fixed_dictionaries({}, optional={"recompute_num_layers": SINGLE[Kind.INT], "swiglu": st.just(True)})
 
@@ -37,6 +41,8 @@ def values_of(field: SettingsField) -> st.SearchStrategy[Any]:
         return st.sampled_from(field.type.choices)
     if field.name == "eval_sets":
         return st.dictionaries(TEXTS, SETS, max_size=3)
+    if field.name == "sglang_models":
+        return st.dictionaries(TEXTS, MODELS, max_size=3)
     if field.name == "train_env_vars":
         return st.dictionaries(TEXTS, TEXTS, max_size=3)
     single = SINGLE[field.type.kinds[0]]

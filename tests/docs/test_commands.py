@@ -55,7 +55,8 @@ def _understand(command: Command) -> None:
         assert command.words[0] in COMMANDS
         return
     for file in (word for word in command.words if word.endswith(".yaml")):
-        Path(file).write_text("datasets: {a: {path: a.jsonl}}")
+        models = "sglang: [{name: actor, server_groups: [{num_gpus: 1}]}]"
+        Path(file).write_text(models if "--sglang-config" in command.words else "datasets: {a: {path: a.jsonl}}")
     parsed = parse(command.words)
     if parsed is None:
         return  # it asks for the help

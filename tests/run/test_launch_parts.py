@@ -58,6 +58,15 @@ def test_engines_that_never_start_are_given_up_and_engines_that_did_are_not() ->
     assert lucky.hopeless is None
 
 
+def test_a_model_whose_servers_never_start_is_given_up_although_engines_run() -> None:
+    watch = EngineWatch(replicas=1, models=1)
+    watch.apply(joined("a"))
+    for number in range(START_TRIES):
+        assert watch.hopeless is None
+        watch.apply(WorkerLost(worker=f"m{number}", role="model", reason="no such folder"))
+    assert "server of another model" in str(watch.hopeless)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_run_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     async def interrupt(view: Watching) -> None:

@@ -15,6 +15,7 @@ import pytest
 from schemas.errors import TrainerError
 from schemas.placements import PlacementPlanned
 from slime_events.app.launch.roles import ARCHIVIST, ENGINES, GRADER, TRAINER, Roles
+from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.planning.bundles import bundles_of
@@ -131,7 +132,7 @@ async def test_what_each_process_has_of_a_gpu(
     monkeypatch.setattr("slime_events.app.launch.roles.HEAD_START_S", 0.0)
     settings = msgspec.convert({"engine": engine, "trainer": {"actor_num_gpus_per_node": 2}}, TrainSettings)
     cluster: Any = Placing()
-    address: Any = SimpleNamespace(run="sim", folder="nowhere")
+    address: Any = SimpleNamespace(run="sim", folder="nowhere", models={})
     roles = Roles(cluster, settings, address, placed(settings))
     roles.start_all()
     await asyncio.wait([roles.tasks[ENGINES]], timeout=60)
@@ -146,6 +147,38 @@ async def test_what_each_process_has_of_a_gpu(
     roles.let_go()
 
 
+async def test_each_group_is_a_deployment_of_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    def note(kind: str, settings: EngineSettings, group: str) -> Any:
+        return kind, group, settings.hf_checkpoint, settings.sglang, settings.rollout_num_gpus_per_engine
+
+    monkeypatch.setattr(
+        "serve_apps.deployment.rollout_app",
+        lambda _, settings, *__, bundle, **___: note("engines", settings, bundle.group),
+    )
+    monkeypatch.setattr(
+        "serve_apps.model_deployment.model_app",
+        lambda _, settings, group, **__: note("model", settings.of_group(group), group.name),
+    )
+    models = {
+        "actor": {"server_groups": [{"num_gpus": 2, "overrides": {"context_length": 9}}, {"num_gpus": 1}]},
+        "judge": {"model_path": "/judge", "server_groups": [{"num_gpus": 2, "num_gpus_per_engine": 2}]},
+    }
+    engine = {"device": "cpu", "hf_checkpoint": "/m", "sglang_models": models, "sglang": {"log_level": "error"}}
+    settings = msgspec.convert({"engine": engine}, TrainSettings)
+    cluster: Any = Placing()
+    address: Any = SimpleNamespace(run="sim", folder="nowhere", models={"judge": "127.0.0.1:1"})
+    roles = Roles(cluster, settings, address, placed(settings))
+    roles.start_all()
+    await asyncio.wait([roles.tasks[ENGINES]], timeout=60)
+    assert [app for name, app in cluster.placed if name == "engines"] == [
+        ("engines", "actor-0", "/m", {"log_level": "error", "context_length": 9}, 1),
+        ("engines", "actor-1", "/m", {"log_level": "error"}, 1),
+        ("model", "judge-0", "/judge", {"log_level": "error"}, 2),
+    ]
+    assert "models" in cluster.here, "the router listens on the launcher's machine"
+    roles.let_go()
+
+
 @pytest.mark.parametrize("engine", [{}, {"device": "cpu", "colocate": True}, {"colocate": True}], ids=str)
 async def test_who_is_not_waited_for_starts_later_and_at_once_when_asked_to_end(
     monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any]
@@ -153,7 +186,7 @@ async def test_who_is_not_waited_for_starts_later_and_at_once_when_asked_to_end(
     monkeypatch.setattr("serve_apps.deployment.rollout_app", lambda *_, **__: 0.0)
     monkeypatch.setattr("slime_events.app.launch.roles.HEAD_START_S", 60.0)
     cluster: Any = Placing()
-    address: Any = SimpleNamespace(run="sim", folder="nowhere")
+    address: Any = SimpleNamespace(run="sim", folder="nowhere", models={})
     settings = msgspec.convert({"engine": engine}, TrainSettings)
     roles = Roles(cluster, settings, address, placed(settings))
     roles.start_all()
@@ -173,7 +206,7 @@ async def test_who_starts_later_is_watched_from_then_on(monkeypatch: pytest.Monk
     monkeypatch.setattr("serve_apps.deployment.rollout_app", lambda *_, **__: 0.0)
     monkeypatch.setattr("slime_events.app.launch.roles.HEAD_START_S", 0.01)
     cluster: Any = Placing()
-    address: Any = SimpleNamespace(run="sim", folder="nowhere")
+    address: Any = SimpleNamespace(run="sim", folder="nowhere", models={})
     roles = Roles(cluster, TrainSettings(), address, placed(TrainSettings()))
     roles.start_all()
     waiting = roles.tasks[GRADER]

@@ -21,7 +21,7 @@ LAUNCHES: dict[str, str] = {
 
 MESSAGES: dict[str, str] = {
     "--train-backend fsdp": "the trainer is Megatron-core, which is slime's default",
-    "--prefill-num-servers": "engines of several kinds in one run",
+    "--prefill-num-servers": "two engines that answer one request, for which no transfer of a cache works on CPUs",
     "eval_interval 50 needs eval_prompt_data": "slime too refuses evaluations without data to evaluate on",
 }
 """By a part of the message that refuses a fragment."""

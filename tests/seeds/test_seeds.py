@@ -68,7 +68,7 @@ def test_fragments_of_a_page_are_judged() -> None:
     verdicts = [judge_fragment("guide", fragment) for fragment in read_fragments(PAGE.read_text(encoding="utf-8"))]
     refused = {verdict.name.partition(": ")[2]: verdict.refusals[0][1] for verdict in verdicts if not verdict.accepted}
     assert len(verdicts) - len(refused) == 14
-    assert "engines of several kinds" in refused["--prefill-num-servers"]
+    assert "a single engine answers a request" in refused["--prefill-num-servers"]
     assert "FSDP" in refused["--train-backend fsdp --gradient-checkpointing"]
     (wrong,) = read_fragments("python3 train.py --rollout-max-len 8")
     assert "Unknown flag --rollout-max-len" in judge_fragment("wrong", wrong).refusals[0][1]

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -107,8 +107,10 @@ DEFAULT = "slime.rollout.sglang_rollout.generate"
 """slime's own function: one turn. It makes the samples for hooks if the run has no generate function."""
 
 
-def generate_setup(settings: TrainSettings) -> GenerateSetup | None:
+def generate_setup(settings: TrainSettings, models: Mapping[str, str] | None = None) -> GenerateSetup | None:
     """Return the setup of generate functions and sample hooks; None if engines answer each prompt in one turn.
+
+    models: addresses of other models by name.
 
     Raises PlugPointError and its subclasses.
     """
@@ -123,7 +125,7 @@ def generate_setup(settings: TrainSettings) -> GenerateSetup | None:
         path=path,
         user_dir=str(Path.cwd()),
         timeout_s=rollout.generate_timeout,
-        args=ArgsView.of_run(settings).as_dict(),
+        args=ArgsView.of_run(settings, models).as_dict(),
         tokenizer=settings.engine.hf_checkpoint,
         hooks=hooks,
     )

@@ -29,7 +29,7 @@ class RolloutFunctionActor:
             context = RunnerContext(
                 make_plan(settings.rollout, settings.evaluation, settings.trainer),
                 load_tokenizer(settings.engine.hf_checkpoint),
-                ArgsView.of_run(settings),
+                ArgsView.of_run(settings, address.models),
                 partial(fetch, blobs=blobs),
                 partial(offload_async, blobs=blobs),
                 grades=not settings.debug.debug_train_only,

@@ -155,7 +155,7 @@ class MetricsFold:
             values |= prefixed("passrate/", pass_rates(map(group_of, event.samples), event.raw_rewards))
         if samples and not event.log_function:
             seconds = max(0, at - (self._requested_at or self._begun_at)) * NANO
-            gpus = settings.engine.replicas * settings.engine.rollout_num_gpus_per_engine
+            gpus = settings.engine.rollout_gpus
             values |= prefixed("perf/", generation_metrics(samples, seconds, gpus))
         if samples and shown.log_multi_turn:
             longest = settings.rollout.rollout_max_response_len

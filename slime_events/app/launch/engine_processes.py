@@ -14,6 +14,7 @@ from schemas.event import Event
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.core.child.process_table import runs
 from slime_events.core.planning.homes import RAY_NODE
+from slime_events.core.run.served_models import ROLE as MODEL_ROLE
 
 ROLE = "engine"
 END_S = 3.0
@@ -26,6 +27,7 @@ class EngineProcesses:
     def __init__(self) -> None:
         self._node = socket.gethostname()
         self._pids: dict[str, int] = {}
+        self._models: set[str] = set()
         self._machines: dict[str, str] = {}
         self._holders: set[str] = set()
         self._ended: dict[str, float] = {}
@@ -39,7 +41,9 @@ class EngineProcesses:
             self._holders.add(event.worker)
             if self._sees or runs(event.pid):  # it may have been killed before it joined
                 self._pids[event.worker] = event.pid
-        elif isinstance(event, WorkerJoined) and event.role == ROLE:
+        elif isinstance(event, WorkerJoined) and event.role in (ROLE, MODEL_ROLE):
+            if event.role == MODEL_ROLE:
+                self._models.add(event.worker)
             if event.node == self._node and runs(event.pid):
                 self._pids[event.worker] = event.pid
             if machine := event.facts.get(RAY_NODE):
@@ -60,9 +64,13 @@ class EngineProcesses:
         for worker, machine in self._machines.items():
             if machine in lost:
                 reasons[worker] = f"its machine {lost[machine]} is lost"
+        lost_workers = [
+            WorkerLost(worker=worker, role=MODEL_ROLE if worker in self._models else ROLE, reason=reason)
+            for worker, reason in reasons.items()
+        ]
         for worker in reasons:
             self._forget(worker)
-        return [WorkerLost(worker=worker, role=ROLE, reason=reason) for worker, reason in reasons.items()]
+        return lost_workers
 
     def _has_ended(self, worker: str, pid: int) -> bool:
         """Return whether the engine's process is gone, and so are those that it has started."""
@@ -76,3 +84,4 @@ class EngineProcesses:
         self._machines.pop(worker, None)
         self._ended.pop(worker, None)
         self._holders.discard(worker)
+        self._models.discard(worker)

@@ -34,5 +34,13 @@ def described(nodes: int | None, each: int | None, gib: float | None, host_gib: 
         apart = -(-needs.ranks // size) + -(-needs.engines // max(1, size // needs.each))
         nodes = -(-needs.total // size) if needs.shared or needs.each > size else apart
         nodes = min(nodes, -(-needs.total // size)) if needs.total <= size else nodes
+        if needs.groups:
+            nodes = _nodes_for(needs, size)
     host = None if host_gib is None else int(host_gib * GIB)
     return Facts((size,) * max(1, nodes), int((gib or DEFAULT_GIB) * GIB), host, added=None if each else DEFAULT_GPUS)
+
+
+def _nodes_for(needs: Needs, size: int) -> int:
+    """Return the fewest machines of that size on which all groups fit; enough for the GPUs if none is large enough."""
+    least, engines = -(-needs.total // size), sum(group.engines for group in needs.groups)
+    return next((count for count in range(least, least + engines + 1) if needs.places((size,) * count)), least)

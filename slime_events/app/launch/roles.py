@@ -18,7 +18,7 @@ from slime_events.core.run.run_address import RunAddress
 
 ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
 LOADER, DUMPER, FUNCTION = "loader", "dumper", "rollout-function"
-INBOX, GATEWAY, AGENTS, TINKER = "inbox", "gateway", "agents", "tinker"
+INBOX, GATEWAY, AGENTS, TINKER, MODELS = "inbox", "gateway", "agents", "tinker", "models"
 NICE = {TRAINER: NICE_TRAINING, ARCHIVIST: NICE_BACKGROUND, DUMPER: NICE_BACKGROUND, INBOX: NICE_TRAINING}
 LATER = (TRAINER, GRADER, ARCHIVIST, DUMPER, INBOX)
 HEAD_START_S = 2.0 if len(os.sched_getaffinity(0)) < 8 else 0.0
@@ -97,18 +97,19 @@ class Roles:
         from serve_apps.deployment import rollout_app  # imports Ray Serve: half a second that no other role waits for
         from serve_apps.rollouts.generate.function import generate_setup
 
-        homes, generate = homes_of(self._planned, PlacedRole.ENGINE), generate_setup(self._settings)
-        apps = [
-            rollout_app(
-                self._address,
-                self._settings.engine,
-                self._settings.reward,
-                bundle=bundles,
-                home=homes[bundles.members[0]] if homes else None,
-                generate=generate,
-            )
-            for bundles in self._bundles_of(PlacedRole.ENGINE)
-        ]
+        address, engine = self._address, self._settings.engine
+        homes, generate = homes_of(self._planned, PlacedRole.ENGINE), generate_setup(self._settings, address.models)
+        groups, apps = {group.name: group for group in engine.groups}, []
+        for bundles in self._bundles_of(PlacedRole.ENGINE):
+            group, home = groups.get(bundles.group), homes[bundles.members[0]] if homes else None
+            if group is not None and not group.trained:
+                from serve_apps.model_deployment import model_app
+
+                apps.append(model_app(address, engine, group, bundle=bundles, home=home))
+                continue
+            own = engine if group is None else engine.of_group(group)
+            reward = self._settings.reward
+            apps.append(rollout_app(address, own, reward, bundle=bundles, home=home, generate=generate))
         self._cluster.serve(apps, self._address.run)
 
     def _run(self, role: str) -> Any:
@@ -184,6 +185,10 @@ def _classes_of(settings: TrainSettings) -> dict[str, type]:
         from serve_apps.http.gateway.actor import GatewayActor
 
         classes[GATEWAY] = GatewayActor
+    if any(not group.trained for group in settings.engine.groups) and not debug.debug_train_only:
+        from serve_apps.engines.served.actor import ModelRouterActor
+
+        classes[MODELS] = ModelRouterActor
     if settings.agents.agent_command:
         from serve_apps.http.agent_command.actor import AgentCommandActor
 

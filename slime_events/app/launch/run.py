@@ -67,7 +67,7 @@ from storage.file_access import close_to_others, limited_files
 from storage.folders.places import open_folders, parent_of
 from storage.jetstream.address import NatsAddress
 from storage.jetstream.log import JetStreamLog
-from storage.nats.ports import HOST
+from storage.nats.ports import HOST, free_port, with_port
 from storage.object_store import ObjectFolder
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -269,7 +269,16 @@ class Launch:
             incarnation=incarnation,
             secrets=self._secrets(),
             file_access=run.file_access,
+            models=self._models(),
         )
+
+    def _models(self) -> dict[str, str]:
+        """Return an address for the router of each model that is not trained: of this machine, at a free port."""
+        names = dict.fromkeys(group.model for group in self._settings.engine.groups if not group.trained)
+        if not names:
+            return {}
+        host = log_host(ray_place(self._settings.run.ray_address))
+        return {name: with_port(host, free_port(host)) for name in names}
 
     def _secrets(self) -> dict[str, str]:
         """Return variables for processes on other machines. On this machine they inherit those of object stores."""

@@ -75,7 +75,7 @@ class Supervisor:
         self._worker, self._roles, self._progress, self._view = worker, roles, progress, view
         self._settings, self._folder = settings, folder
         self._foreign, self._processes = ForeignWatch(), EngineProcesses()
-        self._engines, self._rejections = EngineWatch(settings.engine.replicas), RejectionWatch(progress.state)
+        self._engines, self._rejections = EngineWatch.of(settings.engine), RejectionWatch(progress.state)
         self._refusals, self._zeros = RefusalWatch(folder, progress.state), ZeroRewardWatch(settings, folder.named)
         snapshots = Snapshots(folder.path / "snapshots" / LAUNCHER, ProgressSnapshot)
         self._keeper = StateKeeper(snapshots, settings.run.archive_url or str(folder.archive))

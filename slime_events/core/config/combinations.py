@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.core.config.engine_addresses import engine_url
+from slime_events.core.config.engine_groups import problems_of
 from slime_events.core.config.evaluation import EvalSet, name_problem, sampling_problems
 from slime_events.core.config.fields import NOTHING_REGISTERED, Registered
 from slime_events.core.config.per_source import quotas, shares
@@ -209,9 +210,14 @@ def _engines(settings: TrainSettings) -> Iterator[str]:
     if engine.rollout_external_engine_addrs and engine.sglang and not settings.trainer.use_rollout_routing_replay:
         names = ", ".join(f"sglang_{name}" for name in sorted(engine.sglang))
         yield f"rollout_external_engine_addrs excludes {names}: the servers run already, so give it where they start."
-    gpus = None if engine.rollout_external_engine_addrs else engine.rollout_num_gpus
     each = engine.rollout_num_gpus_per_engine
-    if gpus is not None and each > 0 and gpus % each:
+    wrong = list(problems_of(engine.sglang_models, engine.hf_checkpoint, each))
+    yield from wrong
+    gpus = None if engine.rollout_external_engine_addrs else engine.rollout_num_gpus
+    total = sum(group.gpus for group in engine.groups)
+    if engine.sglang_models and not wrong and gpus not in (None, total):
+        yield f"rollout_num_gpus {gpus} is not the {total} GPUs of sglang_config's groups: leave it out."
+    if gpus is not None and each > 0 and gpus % each and not engine.sglang_models:
         yield f"rollout_num_gpus {gpus} does not divide into engines of rollout_num_gpus_per_engine {each}."
     lag = 0 if settings.debug.debug_rollout_only else interval - 1
     if lag > max(0, settings.rollout.max_staleness):

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from slime_events.core.config.base import Settings, doc
 from slime_events.core.config.engine_addresses import engine_url
+from slime_events.core.config.engine_groups import EngineGroup, ServedModel, groups_of
 from slime_events.core.config.rules import Later, excludes, needs, unused_with, unused_without
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -144,6 +145,23 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
             also=Later.RESUME,
         ),
     ] = field(default_factory=list)
+    sglang_config: Annotated[
+        str | None,
+        doc(
+            "YAML file of models and of engine groups with their own SGLang arguments; it is read once and becomes "
+            "sglang_models (docs/engine-groups.md)",
+            excludes("colocate", why="each group has GPUs of its own. Leave one of them out"),
+            excludes("rollout_external_engine_addrs", why="the servers run already. Leave one of them out"),
+        ),
+    ] = None
+    sglang_models: Annotated[
+        dict[str, ServedModel],
+        doc(
+            "models and engine groups by name",
+            excludes("colocate", why="each group has GPUs of its own. Leave one of them out"),
+            excludes("rollout_external_engine_addrs", why="the servers run already. Leave one of them out"),
+        ),
+    ] = field(default_factory=dict)
     sglang: Annotated[dict[str, Any], doc("SGLang's ServerArgs by name (flags --sglang-*)")] = field(
         default_factory=dict
     )
@@ -154,8 +172,34 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
         return [engine_url(address) for address in self.rollout_external_engine_addrs]
 
     @property
+    def groups(self) -> tuple[EngineGroup, ...]:
+        """The engine groups; empty if all engines are equal and serve the trained model."""
+        return groups_of(self.sglang_models, self.hf_checkpoint, self.rollout_num_gpus_per_engine)
+
+    def of_group(self, group: EngineGroup) -> "EngineSettings":
+        """Return the settings of the engines of a group."""
+        return replace(
+            self,
+            hf_checkpoint=group.checkpoint,
+            rollout_num_gpus=group.gpus,
+            rollout_num_gpus_per_engine=group.each,
+            sglang=self.sglang | group.overrides,
+            sglang_config=None,
+            sglang_models={},
+        )
+
+    @property
+    def rollout_gpus(self) -> int:
+        """GPUs of the engines that make rollouts."""
+        if trained := [group for group in self.groups if group.trained]:
+            return sum(group.engines * group.each for group in trained)
+        return self.replicas * self.rollout_num_gpus_per_engine
+
+    @property
     def replicas(self) -> int:
-        """The number of engines."""
+        """The number of engines that make rollouts."""
+        if groups := self.groups:
+            return sum(group.engines for group in groups if group.trained)
         if self.rollout_external_engine_addrs:
             return len(self.rollout_external_engine_addrs)
         return max(1, (self.rollout_num_gpus or 1) // self.rollout_num_gpus_per_engine)

@@ -23,8 +23,10 @@ from slime_events.core.config.installed import InstalledField, megatron_fields, 
 from slime_events.core.config.megatron_roles import role_overrides
 from slime_events.core.config.nearest import did_you_mean, nearest_text
 from slime_events.core.config.presets import preset_words
+from slime_events.core.config.router_flags import NO_ROUTER, ROUTER_INERT, ROUTER_PREFIX, ROUTER_REFUSED
 from slime_events.core.config.secrets import kept
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.sglang_config import FLAG, with_sglang_config
 from slime_events.core.config.toml import Values, read_toml, settings_from
 from slime_events.core.config.values import ValueType, fits, layer_pattern, parse_words
 
@@ -118,6 +120,8 @@ def parse_settings(
     if "evaluation" in draft.values:
         evaluation = with_eval_config(draft.values["evaluation"], _read_sets, draft.set_by_flag)
         draft.values["evaluation"] = evaluation
+    if "engine" in draft.values:
+        draft.values["engine"] = with_sglang_config(draft.values["engine"], _read_models, draft.set_by_flag)
     settings, derived = derive(settings_from(kept(draft.values)), set_by_flag=draft.set_by_flag)
     if complete and (problems := impossible(settings, registered)):
         raise ImpossibleCombination("\n".join(problems))
@@ -147,6 +151,10 @@ def _read(path: str, flag: str = "--config") -> str:
 
 def _read_sets(path: str) -> str:
     return _read(path, "--eval-config")
+
+
+def _read_models(path: str) -> str:
+    return _read(path, FLAG)
 
 
 def _split(argv: Sequence[str]) -> list[_Occurrence]:
@@ -260,8 +268,11 @@ def _apply(draft: _Draft, occurrence: _Occurrence) -> None:
             raise ConfigError(f"{flag} {words} is not supported: {reason}.")
     elif flag in tables.NOT_YET:
         raise ConfigError(f"{flag} is not supported yet: {tables.NOT_YET[flag]}.")
-    elif family := next((prefix for prefix in tables.INERT_PREFIXES if flag.startswith(prefix)), None):
-        draft.inert.setdefault(tables.INERT_PREFIXES[family], []).append(flag)
+    elif flag in ROUTER_INERT:  # some take several words
+        draft.inert.setdefault(NO_ROUTER, []).append(flag)
+    elif flag.startswith(ROUTER_PREFIX):
+        hint = did_you_mean(flag, (*ROUTER_INERT, *ROUTER_REFUSED))
+        raise UnknownFlag(f"{flag} is not a flag of SGLang's router.{hint}")
     elif flag.startswith("--sglang-"):
         _apply_sglang(draft, occurrence)
     else:

@@ -8,18 +8,18 @@ has Megatron-LM's argument names that are not fields of megatron-core's config c
 from typing import Any, Literal
 
 from slime_events.core.config import gateway
+from slime_events.core.config.engine_groups import NOT_DIVIDED
+from slime_events.core.config.router_flags import NO_ROUTER, ROUTER_REFUSED
 from slime_events.core.config.values import Kind, ValueType
 
 Arity = Literal["none", "one", "many"]
 """Number of words that a flag takes: none, exactly one, or at least one."""
 
 
-_NO_ROUTER = "there is no router: engines take work from the log when they have capacity"
-
 _INERT = {
     "Ray detects the devices of each node": "--num-gpus-per-node --rollout-num-gpus-per-node",
     "the device selects the backend: gloo on CPU, NCCL on CUDA": "--distributed-backend",
-    _NO_ROUTER: (
+    NO_ROUTER: (
         "--sglang-router-ip --sglang-router-port --sglang-router-request-timeout-secs --http-proxy "
         "--use-distributed-post!"
     ),
@@ -62,8 +62,6 @@ INERT: dict[str, tuple[Arity, str]] = {
     for reason, words in _INERT.items()
     for word in words.split()
 }
-INERT_PREFIXES: dict[str, str] = {"--router-": _NO_ROUTER}
-"""Prefix to reason, for families of flags that accept any words."""
 
 ONLY_VALUE: dict[str, tuple[str, str]] = {
     "--train-backend": (
@@ -115,7 +113,7 @@ _NOT_YET = {
     "linear attention models are not built in the trainer": "--qwen-gdn-backend",
     "sparse attention models are not built in the trainer": "--freeze-indexer --allgather-cp",
     "it needs a trainer that stops and restarts around each step": "--release-train",
-    "it needs engines of several kinds in one run": "--prefill-num-servers --sglang-config",
+    NOT_DIVIDED: "--prefill-num-servers",
     "models with image input are not built": "--multimodal-keys",
     "--opd-teacher-load is a Hugging Face folder, which has no steps": "--opd-teacher-ckpt-step",
     "the settings of the run define its schedule, not the checkpoint": "--use-checkpoint-opt-param-scheduler",
@@ -152,6 +150,7 @@ _NOT_YET = {
 }
 """Reason to flags."""
 NOT_YET: dict[str, str] = {flag: reason for reason, flags in _NOT_YET.items() for flag in flags.split()}
+NOT_YET |= ROUTER_REFUSED
 
 NOT_YET_VALUES: dict[tuple[str, str], str] = {
     ("--rollout-function-path", "slime.rollout.sleep_rollout"): (

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from schemas.doc import doc
 from slime_events.core.config.derivations import on_device
+from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.machine.gpus import gpus
 from slime_events.core.planning.assumptions import GIB, Assumptions
@@ -15,7 +16,7 @@ from slime_events.core.planning.engine_memory import EngineBytes, engine_bytes
 from slime_events.core.planning.facts import Facts
 from slime_events.core.planning.model import ModelShape, PlannedModel, RankBytes, TokenLoad
 from slime_events.core.planning.needs import ENGINE_SHARE, RANK_SHARE, Needs
-from slime_events.core.planning.placement import NodeShare, place_all
+from slime_events.core.planning.placement import NodeShare
 from slime_events.core.planning.speed import Speed, speed_of
 from slime_events.core.planning.volumes import Volumes, volumes_of
 
@@ -92,12 +93,12 @@ def make_plan(facts: Facts, settings: TrainSettings, model: PlannedModel, assume
     """Return the plan of a run. settings: derived, of any device; the plan is that of GPUs."""
     settings = on_device(settings, "cuda")
     needs, load = Needs.of(settings), token_load(settings, assumed)
-    nodes = place_all(facts.gpus, needs.request, needs.engines if needs.shared else 0)
+    nodes = needs.places(facts.gpus)
     rank, engine, problem = None, None, None
     if needs.ranks and (problem := model.refusal(settings.trainer)) is None:
         rank = model.rank(settings.trainer, load, assumed)
     if needs.engines and facts.gpu_bytes is not None:
-        engine = engine_bytes(model.shape, settings.engine, facts.gpu_bytes, assumed)
+        engine = _tightest(model.shape, settings.engine, facts.gpu_bytes, assumed)
     together, in_turn = _on_shared(needs, rank, engine, assumed)
     speed = volumes = None
     if facts.gpu_bytes is not None and problem is None and (engine is None or engine.cached >= load.longest):
@@ -112,6 +113,12 @@ def make_plan(facts: Facts, settings: TrainSettings, model: PlannedModel, assume
         needs, facts, assumed, model.shape, load, nodes, rank, engine, together, in_turn, speed, volumes,
         tuple(shortages), limits_of(facts, needs),
     )  # fmt: skip
+
+
+def _tightest(shape: ModelShape, engine: EngineSettings, gpu_bytes: int, assumed: Assumptions) -> EngineBytes:
+    """Return the memory of the engine that makes rollouts, of that with the smallest cache if there are groups."""
+    kinds = [engine.of_group(group) for group in engine.groups if group.trained and group.engines] or [engine]
+    return min((engine_bytes(shape, kind, gpu_bytes, assumed) for kind in kinds), key=lambda each: each.cached)
 
 
 def token_load(settings: TrainSettings, assumed: Assumptions) -> TokenLoad:
@@ -211,6 +218,8 @@ def _host_bytes(needs: Needs, rank: RankBytes | None) -> int:
 def limits_of(facts: Facts, needs: Needs) -> tuple[str, ...]:
     """Return what this version cannot start, although the machines may be large enough."""
     limits = []
+    if others := list(dict.fromkeys(group.model for group in needs.groups if not group.trained)):
+        limits.append(f"memory of the engines of {', '.join(others)} is not counted: SGLang checks it when they start")
     if needs.external:
         limits.append(f"speed and memory of the {needs.external} engines that run already are unknown, and not counted")
     if needs.shared and needs.each > 1:

@@ -42,7 +42,7 @@ class Remedy:
 
 def smallest_fits(plan: Plan, settings: TrainSettings, model: PlannedModel) -> tuple[Remedy, ...]:
     """Return at most one remedy of each kind: more GPUs, a larger layout, larger engines, GPUs with more memory."""
-    if plan.verdict is Verdict.FITS:
+    if plan.verdict is Verdict.FITS or plan.needs.groups:  # a file of groups is not a flag to change
         return ()
     tries = (_machines, _fewer_engines, _recompute, _more_ranks, _larger_layout, _larger_engine, _smaller_share, _apart)
     remedies = [remedy for attempt in tries if (remedy := attempt(plan, settings, model)) is not None]

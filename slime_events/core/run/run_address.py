@@ -51,3 +51,6 @@ class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}
     shared: Annotated[tuple[SharedPlace, ...], doc("what each machine must see; empty on one machine")] = ()
     file_access: Annotated[FileAccess, doc("access to the files that the process writes")] = OWNER
+    models: Annotated[
+        dict[str, str], doc("host:port of the router of each model that is served beside the trained one, by name")
+    ] = {}

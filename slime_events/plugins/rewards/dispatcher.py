@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +27,20 @@ if TYPE_CHECKING:  # aiohttp is imported only for runs with a judge
 class Dispatcher:
     """Grades the samples of a run. Takes the arguments of `WorkerPool`; use it as `async with`, except for `inline`.
 
+    ready: a call that returns once the pool's functions can be called; the time limit of a grading begins then.
     The pool's processes start at once if they grade with the run's own function, else with the first sample that needs
     them.
     """
 
     def __init__(
-        self, settings: RewardSettings, *, args: Mapping[str, Any] | None = None, log: Path | None = None
+        self,
+        settings: RewardSettings,
+        *,
+        args: Mapping[str, Any] | None = None,
+        log: Path | None = None,
+        ready: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._settings = settings
+        self._settings, self._ready = settings, ready
         self._pool = WorkerPool(settings, args=args, log=log)
         self._inline = Worker(Setup(settings, {}, str(Path.cwd())), mark=lambda number: None)
         self._starting = asyncio.Lock()
@@ -88,7 +94,10 @@ class Dispatcher:
             case Place.INLINE:
                 return self._grade_inline(jobs)
             case Place.POOL:
-                return await (await self._start_pool()).grade(jobs)
+                pool = await self._start_pool()
+                if self._ready is not None:
+                    await self._ready()
+                return await pool.grade(jobs)
             case Place.JUDGE:
                 return list(await asyncio.gather(*map(self._ask_judge, jobs)))
             case Place.OUTSIDE:

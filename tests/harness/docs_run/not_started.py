@@ -41,6 +41,9 @@ NOT_STARTED = [
     *(NotStarted("docs/external-engines.md", begin, "needs servers with GPUs on other machines: "
                  "tests/run/test_external_engine.py starts a server and a run on the CPU")
       for begin in ("python -m sglang.launch_server", "slime-events train")),
+    *(NotStarted("docs/engine-groups.md", begin, "needs GPUs and two large models: "
+                 "tests/run/test_engine_groups_run.py starts two groups and a second model on the CPU")
+      for begin in ("sglang:", "slime-events train")),
     NotStarted("docs/first-run.md", "slime-events demo --model smollm2-135m", "takes minutes and 1 GB: "
                " `make demo-smollm2` is that start, tests/demo/test_smollm2.py makes the model"),
     NotStarted("docs/gpu.md", "make SET=gpu install", "installs, on a machine with a GPU; starts no run"),

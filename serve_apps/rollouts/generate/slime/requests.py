@@ -27,7 +27,10 @@ class UnknownPath(PlugPointError):
 
 
 def get_model_url(args: ArgsView, model_name: str, endpoint: str = "/generate") -> str:
-    """Return the URL of this rollout's engine, for `post`. There is one model."""
+    """Return the URL of a model that is served beside the trained one, or else of this rollout's engine, for `post`."""
+    if (router := (getattr(args, "sglang_model_routers", None) or {}).get(model_name)) is not None:
+        host, port = router
+        return f"http://{host}:{port}{endpoint}"
     return f"http://{args.sglang_router_ip}:{args.sglang_router_port}{endpoint}"
 
 

@@ -143,7 +143,9 @@ def placement_text(event: "PlacementPlanned") -> str:
     parts = list[str]()
     for bundles in event.bundles:
         count = len(bundles.members)
-        size = f" of {gpus(event.each)}" if bundles.role == "engine" and event.each else ""
+        each = int(bundles.gpus) if bundles.group else event.each
+        size = f" of {gpus(each)}" if bundles.role == "engine" and each else ""
+        size += f" ({bundles.group})" if bundles.group else ""
         where = " or ".join(addresses[node] for node in bundles.nodes)
         parts.append(f"{count} {bundles.role}{'s' * (count != 1)}{size}{f' on {where}' * bool(where)}")
     rest = ", sharing GPUs" * event.shared if event.device == "cuda" else " on the CPU"

@@ -1,0 +1,1 @@
+"""Models that are served beside the trained one: they keep their weights, and functions ask them over HTTP."""
