@@ -21,7 +21,7 @@ from schemas.arrays import pack_tokens
 from schemas.doc import doc
 from schemas.rollouts import RolloutRequested, Sampling
 from schemas.subjects import of_type
-from serve_apps.rollouts.rollout_worker import LEASE_S
+from slime_events.core.config.engine import LEASE_S
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from storage.jetstream.log import JetStreamLog

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 from schemas.errors import InvalidSubject
 from schemas.event import Event, type_of
-from schemas.registry import BY_TYPE, NOUNS
+from schemas.registry import ANNOUNCED, BY_TYPE, NOUNS
 
 _TOKEN = re.compile(r"[A-Za-z0-9_\-]+")
 
@@ -124,6 +124,27 @@ def notifications(run: str, listener: str) -> str:
 def early_notifications(run: str, listener: str) -> str:
     """Return the subject prefix on which a listener is notified of events before they are stored."""
     return f"slime.{check_token(run, 'run name')}.early.{check_token(listener, 'name')}"
+
+
+def announcement(run: str, subject: str) -> str:
+    """Return the subject on which a stored event of `subject` is announced; not stored itself."""
+    return f"{_announcements(run)}.{subject.removeprefix(pattern(run, ''))}"
+
+
+def announced_inbox(run: str, subject: str) -> str | None:
+    """Return the subject prefix of the announcements under a filter, or None if a matching type is not announced.
+
+    The prefix lacks the entity, so it may cover more events than the filter.
+    """
+    tokens = subject.split(".")
+    if len(tokens) != 5:
+        return None
+    types = [event_type for event_type in BY_TYPE if matches(f"{tokens[2]}.{tokens[3]}", event_type)]
+    return f"{_announcements(run)}.{tokens[2]}.{tokens[3]}" if types and ANNOUNCED.issuperset(types) else None
+
+
+def _announcements(run: str) -> str:
+    return f"slime.{check_token(run, 'run name')}.announced"
 
 
 class RollCallSubjects(NamedTuple):

@@ -152,6 +152,7 @@ class RolloutEngine:
                 take_limit=TAKE_LIMIT if settings.replicas > 1 or self._group else room,
                 answerers=make_answerers(MakerSetup(custom, settings)),
                 rewards=InlineRewards(self._reward, worker.log),
+                lease_s=settings.lease_s,
             ).run()
 
 

@@ -51,6 +51,7 @@ from serve_apps.rollouts.inline_rewards import InlineRewards
 from serve_apps.rollouts.makers import make_answerers
 from serve_apps.rollouts.rollout import STREAMED, ChunkRule, Generate, Rollout, RolloutContext
 from serve_apps.rollouts.suspects import Suspects, loss_of
+from slime_events.core.config.engine import LEASE_S
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from slime_events.core.sessions.turn_paths import TurnPaths
@@ -64,8 +65,6 @@ from storage.log import Append, Delivery, Fence, Recorded
 
 log = logging.getLogger(__name__)
 
-LEASE_S = 5.0
-"""Lease of a request, renewed three times in this time. A lost engine's requests wait about as long."""
 HEALTH_EVERY_S = 3.0
 HEALTH_DEADLINE_S = 10.0
 TAKE_LIMIT = 4

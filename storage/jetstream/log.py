@@ -26,6 +26,7 @@ from schemas.foreign import is_message_id
 from schemas.subjects import any_verb, check_token, every_event, is_token, matches
 from storage.event_block import EventBlock
 from storage.jetstream.address import NatsAddress
+from storage.jetstream.announcements import announce
 from storage.jetstream.answer import Answer
 from storage.jetstream.append import Contradiction, Message, fences_of, headers_of, messages_of
 from storage.jetstream.connection import Connection
@@ -120,7 +121,9 @@ class JetStreamLog:
         for append, key in zip(appends, keys, strict=True):
             if key in earlier.repeated or append.encoded() != data[key]:
                 append.mark_repeated()
-        return [earlier.positions[key] for key in keys]
+        positions = [earlier.positions[key] for key in keys]
+        await announce(self.connection, self.run, appends, positions)
+        return positions
 
     async def restore(self, records: Sequence[Recorded | ForeignRecord]) -> None:
         await Restoration(self._stream).store(records)

@@ -1,6 +1,7 @@
 """Read a stream in order: to its end in bulk or in pages (Direct Get), then new events with an ephemeral consumer.
 
-A read-only connection has no consumers: it reads in pages and polls for new events.
+A read-only connection has no consumers: it reads in pages and polls for new events. Events that all engines follow are
+announced (storage/jetstream/announcements.py) and read in pages too.
 
 All readers check positions. A gap in the stream is `LogDamaged`. A consumer that skips an event, or is silent because
 its server is gone, is replaced: reading resumes after the last event that was returned.
@@ -18,6 +19,7 @@ from schemas.subjects import named_by, run_of_stream, stream_name
 from storage.cancellation import end_all
 from storage.event_block import MANY, EventBlock, Part
 from storage.hash_chain import link_all
+from storage.jetstream.announcements import Announcements
 from storage.jetstream.answer import message_ids
 from storage.jetstream.connection import QUIET_S
 from storage.jetstream.pull import BULK_FROM, Pull, Pulled, ephemeral, read_bulk
@@ -71,31 +73,48 @@ async def read_records(
     paged = subject if isinstance(subject, str) else None  # pages have one filter at most
     retry: Retry | None = None
     polls = follow and stream.connection.reads_only
-    while True:
-        seen = await stream.end() if polls else 0
-        end = await stream.end(paged)
-        async with contextlib.aclosing(_lists(stream, position, end, paged)) as lists:
-            async for some in lists:
-                for record in _judged_all(stream.run, some):
-                    position = record.position + 1
-                    if paged or is_wanted(record.subject, subject):
+    async with contextlib.AsyncExitStack() as stack:
+        hears = paged is not None and follow and not polls
+        news = await Announcements.of(stream.connection, stream.run, paged, stack) if hears and paged else None
+        while True:
+            seen = await stream.end() if polls else 0
+            end = await stream.end(paged)
+            async with contextlib.aclosing(_lists(stream, position, end, paged)) as lists:
+                async for some in lists:
+                    for record in _judged_all(stream.run, some):
+                        position = record.position + 1
+                        if paged or is_wanted(record.subject, subject):
+                            yield record
+            position = max(position, end + 1)
+            if not follow:
+                return
+            if polls:
+                while await stream.end() <= seen:  # noqa: ASYNC110  another process's log
+                    await asyncio.sleep(LOOK_S)
+                continue
+            try:
+                live = _live(stream, position, subject) if news is None else _announced(stream, position, paged, news)
+                async with contextlib.aclosing(live):
+                    async for record in live:
+                        position = record.position + 1
                         yield record
-        position = max(position, end + 1)
-        if not follow:
+                retry = None
+            except Away as error:
+                retry = retry or stream.connection.retry()
+                await retry.pause(error)
+
+
+async def _announced(
+    stream: Stream, position: int, subject: str | None, news: Announcements
+) -> AsyncGenerator[Recorded | ForeignRecord, None]:
+    """Yield records from `position` on as they are announced. Ends when the log must be asked for its end."""
+    while position <= (announced := await news.wait()):
+        page = await stream.glance(position, subject)
+        for record in _judged_all(stream.run, page):
+            position = record.position + 1
+            yield record
+        if position <= announced:
             return
-        if polls:
-            while await stream.end() <= seen:  # noqa: ASYNC110  another process's log
-                await asyncio.sleep(LOOK_S)
-            continue
-        try:
-            async with contextlib.aclosing(_live(stream, position, subject)) as live:
-                async for record in live:
-                    position = record.position + 1
-                    yield record
-            retry = None
-        except Away as error:
-            retry = retry or stream.connection.retry()
-            await retry.pause(error)
 
 
 async def _lists(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:

@@ -143,6 +143,10 @@ class Stream:
                 return page
             await self._not_there(position, end, retry)
 
+    async def glance(self, position: int, subject: str | None) -> list[Stored]:
+        """Return messages from `position` on under a filter: perhaps none, or not the last, if a replica lags."""
+        return await self._ask_page(position, subject, PAGE)
+
     async def _ask_page(self, position: int, subject: str | None, limit: int) -> list[Stored]:
         body: dict[str, Any] = {"seq": position, "batch": limit, "max_bytes": PAGE_BYTES}
         if subject is not None:

@@ -19,6 +19,10 @@ CHUNKS_PER_S = 2_000
 """Most chunks of a run in a second, by default: one log server carries them and their tokens (docs/scale.md)."""
 TOKENS_PER_S = 100
 """Speed of a sample up to which its chunks are appended by time, if more samples are in flight."""
+LEASE_S = 5.0
+"""Lease of a request in a run of up to 2,000 engines. A lost engine's requests wait about as long."""
+LEASES_PER_S = 400
+"""Most leases of a run that are renewed in a second: of more engines, each lease is longer (docs/scale.md)."""
 MESSAGE_TOKENS = 16
 """Tokens of a sample per message from an engine's scheduler, at most. The worker joins messages into chunks."""
 
@@ -26,6 +30,11 @@ MESSAGE_TOKENS = 16
 def message_tokens(chunk: int) -> int:
     """Return the tokens of a sample per message from an engine's scheduler, for chunks of this many tokens."""
     return max(1, min(MESSAGE_TOKENS, chunk))
+
+
+def lease_of(engines: int) -> float:
+    """Return the lease of an engine's requests in a run of this many engines [s]."""
+    return max(LEASE_S, engines / LEASES_PER_S)
 
 
 _EXTERNAL = unused_with("rollout_external_engine_addrs", why="the engines run already")
@@ -203,6 +212,11 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
         if self.rollout_external_engine_addrs:
             return len(self.rollout_external_engine_addrs)
         return max(1, (self.rollout_num_gpus or 1) // self.rollout_num_gpus_per_engine)
+
+    @property
+    def lease_s(self) -> float:
+        """Time after which a lost engine's requests go to others [s]."""
+        return lease_of(self.replicas)
 
     @property
     def takes_turns(self) -> bool:

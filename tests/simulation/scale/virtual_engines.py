@@ -13,8 +13,9 @@ from schemas.doc import doc
 from schemas.rollouts import RolloutProgressed, RolloutRequested, StopReason, WeightSpan
 from schemas.weights import WeightsActivated
 from schemas.workers import WorkerLost
-from serve_apps.rollouts.rollout_worker import LEASE_S, TAKE_LIMIT
+from serve_apps.rollouts.rollout_worker import TAKE_LIMIT
 from slime_events.analysis.what_if.clock import Clock
+from slime_events.core.config.engine import lease_of
 from slime_events.core.state.partial_events import PARTIAL_EVENTS, ArrayLength, Completed
 from tests.simulation.scale.costs import Costs
 
@@ -186,7 +187,7 @@ class VirtualEngines:
         held = list(engine.running.values())
         engine.running.clear()
         self._append([WorkerLost(worker=engine.name, role="engine", reason="lost")])
-        self._clock.after(LEASE_S, partial(self._give_back, held))
+        self._clock.after(lease_of(len(self.engines)), partial(self._give_back, held))
         self._clock.after(self._costs.away_s, partial(self._return, engine))
 
     def _give_back(self, held: Sequence[Work]) -> None:

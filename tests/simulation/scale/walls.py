@@ -6,7 +6,7 @@ import statistics
 from typing import Annotated, NamedTuple
 
 from schemas.doc import doc
-from serve_apps.rollouts.rollout_worker import LEASE_S
+from slime_events.core.config.engine import lease_of
 from storage.jetstream.listeners import LISTENERS
 from storage.jetstream.own_time import CALLS
 from tests.simulation.scale.virtual_run import VirtualRun
@@ -40,7 +40,7 @@ def walls(run: VirtualRun, seconds: float) -> list[Wall]:
     measures, engines = run.measures, run.costs.engines
     rates = {kind: count / seconds for kind, count in measures.events.items()}
     size = {kind: statistics.fmean(sizes) for kind, sizes in measures.sizes.items()}
-    calls, listening = engines * CALLS / LEASE_S, min(engines, LISTENERS + 1)
+    calls, listening = engines * CALLS / lease_of(engines), min(engines, LISTENERS + 1)
     fold_s = measures.folding / measures.events.total()
     reading = sum(rate * (statistics.fmean(measures.decoding[kind]) + fold_s) for kind, rate in rates.items())
     deciding = (sum(measures.cycles) + sum(measures.sealing)) / seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 from schemas.envelope import Envelope, enclose
 from schemas.event import Event
 from schemas.rollouts import WeightSpan
+from schemas.weights import WeightsPublished
 from storage.log import Append, EventLog, Fence, Recorded, Subjects
 from tests import made
 
@@ -32,6 +33,13 @@ def chunk(
         engine=by,
     )
     return Append(envelope_of(log, event, producer=by), fence)
+
+
+def published(log: EventLog, version: int) -> Append:
+    event = WeightsPublished(
+        version=version, parent=version - 1 if version else None, url="file:///w", digest=f"{version:064x}", bytes=8
+    )
+    return Append(envelope_of(log, event))
 
 
 def failure(log: EventLog, sample: str, fence: Fence | None = None) -> Append:

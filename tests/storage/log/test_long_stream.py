@@ -18,9 +18,10 @@ from storage.archive.writer import ArchiveWriter
 from storage.jetstream import removal
 from storage.jetstream.log import JetStreamLog
 from storage.jetstream.long_stream import HOLLOW, LongStream
+from storage.jetstream.stream import Stored, Stream
 from storage.log import EventLog, Fence, append_all, once
 from storage.nats.server import NatsServer
-from tests.storage.log.appends import chunk, everything, reward
+from tests.storage.log.appends import chunk, everything, published, reward
 from tests.storage.nats_cluster import NatsCluster
 from tests.storage.waiting import taken
 
@@ -333,3 +334,32 @@ async def test_what_has_left_is_known_again_after_a_restart_of_the_server(tmp_pa
         assert await log.append([chunk(log, "b", 0)]) == [2]
         assert await log.position() == 2
         await log.close()
+
+
+async def test_a_follower_misses_nothing_that_was_removed_while_it_looked(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pause a follower of announced events before it reads the next, until that has left the log."""
+    log, reader = await opened(), await opened()
+    looks, gate, subject = asyncio.Event(), asyncio.Event(), of_type(log.run, "weights.published")
+    glance = Stream.glance
+
+    async def slow(self: Stream, position: int, subject: str | None) -> list[Stored]:
+        looks.set()
+        await gate.wait()
+        return await glance(self, position, subject)
+
+    monkeypatch.setattr(Stream, "glance", slow)
+    positions = await append_all(log, [published(log, 0)])
+    events = reader.read(1, subject, follow=True)
+    async with asyncio.timeout(30):
+        assert (await anext(events)).position == positions[0]
+        following = asyncio.create_task(anext(events))
+        await asyncio.sleep(0.3)  # it has looked once, and waits for an announcement
+        positions = await append_all(log, [published(log, version) for version in range(1, 4)], at_most=1)
+        await looks.wait()
+        await let_go(log, tmp_path)
+        await log.append([published(log, 4)])
+        gate.set()
+        assert [(await following).position] + [(await anext(events)).position for _ in range(2)] == positions
+    await events.aclose()
