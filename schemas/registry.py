@@ -60,7 +60,9 @@ BY_TYPE: dict[str, type[Event]] = {type_of(cls): cls for cls in EVENT_CLASSES}
 NOUNS: tuple[str, ...] = tuple(dict.fromkeys(tag.split(".")[0] for tag in BY_TYPE))
 """First subject tokens after the run. A run's stream holds exactly the subjects with these."""
 
-ANNOUNCED: frozenset[str] = frozenset(
-    map(type_of, (RunStarted, RunResumed, RunFinished, RunFailed, BatchSealed, WeightsPublished, TransferBegun))
+_FOLLOWED: tuple[type[Event], ...] = (
+    *(RunStarted, RunResumed, RunFinished, RunFailed),
+    *(BatchSealed, WeightsPublished, TransferBegun),
 )
+ANNOUNCED: frozenset[str] = frozenset(type_of(cls) for cls in _FOLLOWED)
 """Types that all engines follow, with few events and few writers: a back-end may announce them beside the log."""
