@@ -16,6 +16,7 @@ from slime_events.core.training.train_batch import StepResult, TrainBatch
 from slime_events.loop.training.difference import Distance
 from storage.folders.remote import StoredFile
 from storage.weights.shards import Shard, TensorBytes
+from storage.weights.snapshot import DeltaPlan
 from storage.weights.store import Upload
 
 MEGATRON = "megatron"
@@ -45,10 +46,10 @@ class Backend(Protocol):
         """Return all weights under Hugging Face names; empty on ranks other than 0. The next call may change them."""
         ...
 
-    def write_shards(self, folder: str, max_bytes: int, durable: bool) -> list[Shard]:
+    def write_shards(self, folder: str, max_bytes: int, durable: bool, deltas: DeltaPlan | None = None) -> list[Shard]:
         """Write this rank's share of the weights to the folder of a draft version; return the files of all ranks.
 
-        Raises as `storage.weights.shards.write_shards`.
+        deltas: how, if versions may be deltas. Raises as `storage.weights.shards.write_shards`.
         """
         ...
 

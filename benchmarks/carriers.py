@@ -66,7 +66,7 @@ def _measure(root: Path) -> list[Figure]:
 
     def offer() -> None:
         other = SharedVersions(f"{run}-offer", lambda version: True)
-        other.offer(Path(whole.folder(1)), manifest)
+        other.offer(whole.folder(1), manifest)
         assert other.carrier(1, manifest.digest) is WeightsCarrier.SHARED_MEMORY
         other.retire(None)
 

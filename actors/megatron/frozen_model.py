@@ -24,7 +24,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.training.train_batch import StoredVersion
 from slime_events.loop.training.past_versions import OLD_ACTOR
-from storage.folders.places import local_copy
+from storage.weights.whole_copies import whole_copy
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class FrozenModel:
         self.version = stored.version
 
     def _fill(self, folder: str, policy: torch.nn.Module, step: int | None = None) -> None:
-        with local_copy(folder) as local, self.residence.present(policy, keep=True) as model:
+        with whole_copy(folder) as local, self.residence.present(policy, keep=True) as model:
             load_hf_weights(model, self.architecture, local, self.place, step)
             self.digest = model_digest(model, self.architecture, self.place)
 

@@ -5,6 +5,7 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -62,9 +63,11 @@ from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.trainer_points import IN_STEPS, INIT, MODEL, WRITTEN, RunEngines, TrainerFunctions
 from storage.folders.places import local_copy
 from storage.folders.remote import RemoteFolders, StoredFile
-from storage.weights.shards import Shard, TensorBytes, write_shards
+from storage.weights.shards import Shard, TensorBytes
+from storage.weights.snapshot import DeltaPlan, VersionWriter
 from storage.weights.store import Upload, is_own_draft
 from storage.weights.stored_version import trained_tensors
+from storage.weights.whole_copies import whole_copy
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +112,7 @@ class TrainerRank(Backend):
         self._config = transformer_config(architecture, settings, self._flags.transformer)
         torch.use_deterministic_algorithms(settings.deterministic)
         self.place = join(settings, rank, world_size, master)
+        self._writer = VersionWriter(self._prefix, self.place.of_each_rank)
         self._memory = RestingMemory.of(self.place.device)
         try:
             self._functions.notify(INIT)
@@ -294,15 +298,11 @@ class TrainerRank(Backend):
         """Return the exported weights as bytes, without a copy on the CPU; empty on ranks other than 0."""
         return [tensor_bytes(name, tensor) for name, tensor in self.export_weights()]
 
-    def write_shards(self, folder: str, max_bytes: int, durable: bool) -> list[Shard]:
-        """Write this rank's share of the weights to the folder of a draft version; return the files of all ranks.
-
-        Raises as `storage.weights.shards.write_shards`.
-        """
-        share = weight_share(self.trainee.model, self.trainee.architecture, self.place)
+    def write_shards(self, folder: str, max_bytes: int, durable: bool, deltas: DeltaPlan | None = None) -> list[Shard]:
+        """Write this rank's share of the weights to the folder of a draft version; return the files of all ranks."""
+        share = partial(weight_share, self.trainee.model, self.trainee.architecture, self.place)
         Path(folder).mkdir(parents=True, exist_ok=True)  # the trainer's host has it, another one has not
-        mine = write_shards(Path(folder), self._prefix, share, max_bytes=max_bytes, durable=durable)
-        return [shard for shards in self.place.of_each_rank(mine) for shard in shards]
+        return self._writer.write(Path(folder), share, max_bytes=max_bytes, durable=durable, deltas=deltas)
 
     @property
     def _prefix(self) -> str:
@@ -379,7 +379,7 @@ class TrainerRank(Backend):
 
         Raises CheckpointMismatch if the folder does not fit.
         """
-        with local_copy(folder) as local:
+        with whole_copy(folder) as local:
             load_hf_weights(self.trainee.model, self.trainee.architecture, local, self.place)
         follow_weights(self.trainee.optimizer)
         self._commanded.forget()

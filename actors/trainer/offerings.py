@@ -1,7 +1,6 @@
 """`offering_of`: the trainer's side of the carrier that `--update-weight-transport` names."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from schemas.weights import WeightsCarrier
 from storage.weights.manifest import WeightManifest
@@ -17,7 +16,7 @@ class BroadcastVersions:
     def __init__(self, run: str, due: Due) -> None:
         self._due = due
 
-    def offer(self, draft: Path, manifest: WeightManifest) -> None:
+    def offer(self, folder: str, manifest: WeightManifest) -> None:
         pass  # the stored files are sent
 
     def carrier(self, version: int, digest: str) -> WeightsCarrier:

@@ -54,12 +54,13 @@ class Ranks:
 
     async def write_weights(self, store: WeightStore, version: int, parent: int | None) -> WeightManifest:
         """Store the weights as a version; each rank writes its share. Raises as `WeightStore.write`."""
+        plan = await asyncio.to_thread(store.plan, version, parent)
         with store.draft(version) as draft:
-            shards = await self.everywhere(Backend.write_shards, str(draft), store.max_shard_bytes, store.durable)
+            shards = await self.everywhere(Backend.write_shards, str(draft), store.max_shard_bytes, store.durable, plan)
             upload = await asyncio.to_thread(store.upload, version, shards)
             uploaded = await self.everywhere(Backend.upload_shards, str(draft), upload) if upload else {}
             return await asyncio.to_thread(
-                store.complete, draft, version, shards, parent, upload=upload, uploaded=uploaded
+                store.complete, draft, version, shards, parent, plan=plan, upload=upload, uploaded=uploaded
             )
 
     async def weights_distance(self, folder: str) -> Distance:

@@ -11,10 +11,9 @@ import socket
 import sys
 import warnings
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -26,11 +25,11 @@ from slime_events.core.child.frames import PeerEnded, receive_frame, send_frame
 from slime_events.core.child.inside import connect
 from slime_events.core.child.process import Child
 from slime_events.core.run.own_python import own_command, own_path
-from storage.folders.places import local_copy
 from storage.weights.base_files import MANIFEST
 from storage.weights.broadcast import LOOKUP, STREAM_DEPTH, bucket_bytes, buckets, group_name
-from storage.weights.delta_version import open_version
-from storage.weights.manifest import WeightManifest, read_manifest
+from storage.weights.files import TensorView
+from storage.weights.manifest import WeightManifest
+from storage.weights.stored_version import opened
 
 if TYPE_CHECKING:
     import torch
@@ -116,8 +115,8 @@ def _send(request: Send, connection: socket.socket) -> None:
     import torch
 
     with ExitStack() as stack:
-        root = stack.enter_context(local_copy(request.url))
-        manifest = read_manifest(root)
+        version = stack.enter_context(opened(request.url))
+        root, manifest = version.root, version.manifest
         if manifest.digest != request.digest:
             raise WeightsDamaged(f"{root} has weights {manifest.digest}, and {request.digest} was published")
         store = _listen(request)
@@ -125,7 +124,7 @@ def _send(request: Send, connection: socket.socket) -> None:
         send_frame(connection, msgspec.msgpack.encode(Listening(store.port)))
         group = _join(store, request)
         stack.callback(torch.distributed.destroy_process_group, group)
-        _broadcast(group, root, manifest, request.backend)
+        _broadcast(group, version.tensors, manifest, request.backend)
 
 
 def _listen(request: Send) -> TCPStore:
@@ -157,8 +156,7 @@ def _join(store: TCPStore, request: Send) -> ProcessGroup:
     return group
 
 
-def _broadcast(group: ProcessGroup, root: Path, manifest: WeightManifest, backend: str) -> None:
-    tensors = open_version(root)
+def _broadcast(group: ProcessGroup, tensors: Mapping[str, TensorView], manifest: WeightManifest, backend: str) -> None:
     on_way: deque[tuple[torch.Tensor, Work]] = deque()
     depth = STREAM_DEPTH if backend == "gloo" else 0
     for names in buckets(manifest, bucket_bytes(backend)):

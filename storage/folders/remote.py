@@ -91,6 +91,16 @@ class RemoteFolders(Folders):
             self._contents[name] = contents
         return self._contents[name]
 
+    def read(self, name: str, file: str) -> bytes:
+        """Return a small file of a complete folder. Raises FileNotFoundError, WeightsDamaged if its bytes differ."""
+        stored = self.contents(name).files.get(file)
+        if stored is None:
+            raise FileNotFoundError(f"{self.locate(name)}/{file}")
+        data = self._again(partial(self._objects.read, f"{name}/{file}", _CONTENTS_LIMIT))
+        if hashlib.sha256(data).hexdigest() != stored.sha256:
+            raise WeightsDamaged(f"{self.locate(name)}/{file} does not have its sha256 {stored.sha256}")
+        return data
+
     def is_whole(self, name: str) -> bool:
         """Return whether the store has all files of a folder in their sizes. Their bytes are checked by `open`."""
         try:

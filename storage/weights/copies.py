@@ -4,12 +4,12 @@ import os
 import shutil
 from pathlib import Path
 
-from storage.folders.places import local_copy
 from storage.object_store import file_errors
+from storage.weights.whole_copies import whole_copy
 
 
 def copy_version(stored: str, target: str) -> None:
-    """Copy the folder of a version, by path or URL, atomically, and replace an older folder of that name.
+    """Copy a version, by path or URL, as a whole folder, atomically, and replace an older folder of that name.
 
     Tensors are hard links if the file system supports them, so they take no space while the version exists. Raises
     NoSpace, StoreUnavailable.
@@ -19,7 +19,7 @@ def copy_version(stored: str, target: str) -> None:
     with file_errors(str(place)):
         for left in (partial, before):
             shutil.rmtree(left, ignore_errors=True)
-        with local_copy(stored) as folder:
+        with whole_copy(stored) as folder:
             shutil.copytree(folder, partial, copy_function=_link_or_copy)
         if place.exists():
             place.rename(before)

@@ -1,81 +1,56 @@
-"""`as_delta` stores a version of a `WeightStore` as a delta, `bases` lists the versions that deltas need."""
+"""`Lineage`: which versions of a `WeightStore` need which others, because they are stored as deltas."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Collection, Iterator
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Collection, Iterable, Sequence
 
-from schemas.errors import WeightsDamaged
-from storage.weights.delta_rule import DeltaRule
-from storage.weights.delta_version import base_of, write_delta
-from storage.weights.manifest import WeightManifest, tensor_bytes, version_name
-from storage.weights.whole_copies import COPIES, WholeCopies
-
-log = logging.getLogger(__name__)
+from storage.folders.folders import Folders
+from storage.weights.delta_version import DELTA, base_of
+from storage.weights.shards import Shard
 
 
-class Store(Protocol):
-    """The part of a `WeightStore` that deltas need. The store imports this module."""
+class Lineage:
+    """Folders by name. A folder does not change until it is removed, so each is read once."""
 
-    root: Path
-    durable: bool
+    def __init__(self, folders: Folders) -> None:
+        self._folders = folders
+        self._bases = dict[str, str | None]()
 
-    def versions(self) -> list[int]:
-        """Return the stored versions."""
-        ...
+    def chain(self, name: str) -> list[str]:
+        """Return a version's folder and those that it needs, down to a full version. They may not all exist."""
+        names, there = list[str](), set(self._folders.names())
+        at: str | None = name
+        while at is not None and at not in names:
+            names.append(at)
+            at = self._base(at) if at in there else None
+        return names
 
-    def folder(self, version: int) -> str:
-        """Return the path of a stored version."""
-        ...
+    def needed(self, names: Collection[str]) -> set[str]:
+        """Return the folders that some folders need, directly or through others."""
+        waiting, needed = set(names), set[str]()
+        while waiting:
+            base = self._base(waiting.pop())
+            if base is not None and base not in needed:
+                needed.add(base)
+                waiting.add(base)
+        return needed
 
-    def draft(self, version: int) -> contextlib.AbstractContextManager[Path]:
-        """Create a folder that is removed on exit, unless it was published."""
-        ...
+    def forget(self) -> None:
+        """Read folders again: some were removed, and another may get the name of one of them."""
+        self._bases.clear()
 
-
-@contextlib.contextmanager
-def as_delta(store: Store, draft: Path, manifest: WeightManifest, rule: DeltaRule | None) -> Iterator[Path]:
-    """Yield the folder to store for a whole draft: its delta from its parent, or the draft itself.
-
-    After the delta is stored, the draft becomes the copy from which the next delta is made. Without a rule, or without
-    a whole parent, the version is stored in full. Raises NoSpace, StoreUnavailable.
-    """
-    parent = manifest.parent
-    if (
-        rule is None
-        or parent is None
-        or parent not in store.versions()
-        or not rule.stores(manifest.version, _largest(manifest))
-    ):
-        yield draft
-        return
-    base, copies = Path(store.folder(parent)), WholeCopies(store.root / COPIES)
-    with contextlib.ExitStack() as held:
-        try:
-            whole = held.enter_context(copies.hold(base))
-        except WeightsDamaged as error:
-            log.warning("storing weight version %d in full, because its parent is damaged: %s", manifest.version, error)
-            yield draft
-            return
-        delta = held.enter_context(store.draft(manifest.version))
-        write_delta(delta, draft, whole, base.name, rule, durable=store.durable)
-        yield delta
-    copies.adopt(draft, manifest, version_name(manifest))
+    def _base(self, name: str) -> str | None:
+        if name not in self._bases:
+            self._bases[name] = base_of(self._folders.locate(name))
+        return self._bases[name]
 
 
-def bases(root: Path, versions: Collection[int]) -> set[int]:
-    """Return the versions that the deltas among these versions need, directly or through others."""
-    waiting, needed = set(versions), set[int]()
-    while waiting:
-        folders = root.glob(f"v{waiting.pop():06d}-*")
-        further = {base for folder in folders if (base := base_of(folder)) is not None} - needed
-        needed |= further
-        waiting |= further
-    return needed
+def delta_names(shards: Sequence[Shard]) -> dict[str, str]:
+    """Return the names of a delta's files by those that they have until it is complete."""
+    changed = [shard.file for shard in shards if shard.changed]
+    return {file: f"{DELTA}{number:05d}-of-{len(changed):05d}.safetensors" for number, file in enumerate(changed, 1)}
 
 
-def _largest(manifest: WeightManifest) -> int:
-    return max((tensor_bytes(each) for each in manifest.tensors.values()), default=0)
+def are_changes(shards: Iterable[Shard]) -> bool:
+    """Return whether the files of a version have only what differs from its base."""
+    return any(shard.changed is not None for shard in shards)

@@ -4,7 +4,8 @@
                         model.safetensors.index.json   slime's metadata, and the file of each delta
                         delta-00001-of-00002.safetensors   a U8 tensor for each changed tensor, its zstd frame, and in
                                                        the metadata the checksum of the tensor's new bytes
-                        links to config, tokenizer and the tensors that no version changes
+                        links to config, tokenizer and the tensors that no version changes; in an object store a
+                        delta has only those that its base has not
 
 The base may be a delta itself: `DeltaChain` goes back to a version that is stored in full.
 """
@@ -14,11 +15,8 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -27,11 +25,11 @@ import msgspec
 from schemas.doc import doc
 from schemas.errors import WeightsDamaged
 from schemas.outside_json import read_json
-from storage.digests import TensorDigest, hashing
-from storage.folders.places import is_remote, local_path
-from storage.object_store import fsync
+from storage.digests import TensorDigest
+from storage.folders.places import is_remote, local_path, parent_of
+from storage.folders.remote import RemoteFolders
 from storage.weights.base_files import MANIFEST
-from storage.weights.delta import COMPRESSION, apply, checksum, encode
+from storage.weights.delta import COMPRESSION, apply, checksum
 from storage.weights.delta_rule import DeltaChecksum, DeltaEncoding, DeltaRule
 from storage.weights.files import (
     INDEX,
@@ -42,11 +40,14 @@ from storage.weights.files import (
     open_shard,
     shard_metadata,
 )
-from storage.weights.manifest import StoredTensor, WeightManifest, read_manifest, tensor_bytes, write_manifest
-from storage.weights.shards import SHARD_BYTES, TensorBytes, write_shards
+from storage.weights.manifest import StoredTensor, WeightManifest, read_manifest, tensor_bytes
 
-AT_ONCE = 2 * (os.cpu_count() or 1)
-"""Tensors that are encoded or wait for their file."""
+Find = Callable[[str], Path]
+"""Returns the folder of a version on this host by the name under which it is stored. It may not exist."""
+
+
+DELTA = "delta-"
+"""Beginning of the names of a delta's own files."""
 
 
 class DeltaMetadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,21 +67,31 @@ class _DeltaIndex(msgspec.Struct, frozen=True):
     weight_map: dict[str, str]
 
 
-def base_of(folder: Path) -> int | None:
-    """Return the version that a stored delta changes; None for a version that is stored in full."""
-    if not is_delta(folder):
-        return None
+def base_of(url: str) -> str | None:
+    """Return the name of the folder that a stored delta changes; None for a version that is stored in full.
+
+    url: path or URL of the version. Raises StoreUnavailable.
+    """
     try:
-        return int(read_json((folder / INDEX).read_bytes(), _DeltaIndex).metadata.base_version)
-    except (msgspec.DecodeError, ValueError, FileNotFoundError):
-        return None  # damaged, so nobody can use it
+        if is_remote(url):
+            place, name = parent_of(url)
+            index = RemoteFolders(place).read(name, INDEX)
+        else:
+            index = (local_path(url) / INDEX).read_bytes()
+        return read_json(index, _DeltaIndex).metadata.base_folder
+    except (msgspec.DecodeError, FileNotFoundError, NotADirectoryError, WeightsDamaged):
+        return None  # a damaged one is of use to nobody
 
 
 def delta_bytes(url: str) -> int | None:
     """Return the size of a stored delta's own files; None for a version that is stored in full."""
-    if is_remote(url) or not is_delta(folder := local_path(url)):
+    if base_of(url) is None:
         return None
-    return sum(path.stat().st_size for path in folder.glob("delta-*.safetensors"))
+    if is_remote(url):
+        place, name = parent_of(url)
+        files = RemoteFolders(place).contents(name).files
+        return sum(stored.bytes for file, stored in files.items() if file.startswith(DELTA))
+    return sum(path.stat().st_size for path in local_path(url).glob(f"{DELTA}*"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +150,7 @@ class DeltaChain:
 
     def __init__(self, whole: Path, deltas: list[DeltaVersion]) -> None:
         self._deltas, self._first = deltas, read_manifest(whole)
+        self._folders = [*(delta.folder for delta in reversed(deltas)), whole]
         self._tensors = open_checkpoint(whole)
         expected = deltas[0].metadata.base_digest if deltas else self._first.digest
         for manifest, digest in ((self._first, expected), *_links(deltas)):
@@ -149,16 +161,16 @@ class DeltaChain:
                 )
 
     @classmethod
-    def to(cls, folder: Path, copies: Callable[[str], Path | None] = lambda name: None) -> DeltaChain:
-        """Find the chain of a stored version. copies: returns a whole copy of a version by its folder's name.
+    def to(cls, folder: Path, find: Find | None = None) -> DeltaChain:
+        """Find the chain of a stored version. find: finds the versions before it, or whole copies; default: beside it.
 
-        Raises WeightsDamaged, also if a version of the chain is missing.
+        Raises WeightsDamaged, also if a version of the chain is missing, and the errors of `find`.
         """
         deltas, at = list[DeltaVersion](), folder
         while is_delta(at):
             deltas.append(delta := DeltaVersion.open(at))
             name = delta.metadata.base_folder
-            at = copies(name) or at.parent / name
+            at = find(name) if find else at.parent / name
             if not at.is_dir():
                 raise WeightsDamaged(f"{folder} is a delta that needs {at}, which is missing: restore it from a copy")
             if len(deltas) > 1 and deltas[-2].manifest.version <= delta.manifest.version:
@@ -169,6 +181,13 @@ class DeltaChain:
     def manifest(self) -> WeightManifest:
         """Manifest of the version."""
         return self._deltas[-1].manifest if self._deltas else self._first
+
+    def file(self, name: str) -> Path:
+        """Return a file that no step changes: config, tokenizer, carried tensors. Raises WeightsDamaged."""
+        for folder in self._folders:
+            if (path := folder / name).is_file():
+                return path
+        raise WeightsDamaged(f"{self._folders[0] / name} is missing: restore it from a copy")
 
     def names(self) -> list[str]:
         """Return the names of all tensors."""
@@ -200,7 +219,7 @@ class DeltaChain:
         return TensorView(before.dtype, before.shape, memoryview(data))
 
     def _carried(self, name: str) -> TensorView:
-        path = self._deltas[-1].folder / self.manifest.carried[name].file
+        path = self.file(self.manifest.carried[name].file)
         tensors = dict(open_shard(path))
         if name not in tensors:
             raise WeightsDamaged(f"tensor {name!r} is missing in {path}: restore it from a copy")
@@ -223,86 +242,40 @@ class ChainTensors(Mapping[str, TensorView]):
         return len(self._names)
 
 
-def open_version(root: Path) -> Mapping[str, TensorView]:
-    """Return all tensors of a stored version: mapped, or made from its deltas when they are read."""
-    return ChainTensors(DeltaChain.to(root)) if is_delta(root) else open_checkpoint(root)
+def write_delta_index(
+    folder: Path, version: int, base: tuple[int, str, str], rule: DeltaRule, files: Mapping[str, str]
+) -> Path:
+    """Write the index of a delta; return its path.
 
-
-def write_delta(target: Path, draft: Path, base: Path, base_name: str, rule: DeltaRule, *, durable: bool) -> None:
-    """Write the delta from a whole base to a whole version `draft` into the folder `target`.
-
-    base_name: name of the base's stored folder. Raises WeightsDamaged for a base that differs from its manifest in
-    size, NoSpace, StoreUnavailable.
+    base: version, digest and folder name of the base. files: the file of each changed tensor.
     """
-    manifest, before = read_manifest(draft), read_manifest(base)
-    sums = dict[str, str]()
-    frames = _frames(open_checkpoint(draft), manifest, open_checkpoint(base), before, rule, sums)
-    shards = write_shards(target, "delta", frames, max_bytes=SHARD_BYTES, durable=durable, metadata=sums)
-    weight_map = dict[str, str]()
-    for number, shard in enumerate(shards, 1):
-        file = f"delta-{number:05d}-of-{len(shards):05d}.safetensors"
-        (target / shard.file).rename(target / file)
-        weight_map |= dict.fromkeys(shard.digests, file)
+    base_version, digest, name = base
     metadata = DeltaMetadata(
-        version=f"{manifest.version:06d}",
-        base_version=f"{before.version:06d}",
-        base_digest=before.digest,
-        base_folder=base_name,
+        version=f"{version:06d}",
+        base_version=f"{base_version:06d}",
+        base_digest=digest,
+        base_folder=name,
         delta_encoding=rule.encoding,
         compression_format=COMPRESSION,
         checksum_format=rule.checksum,
     )
-    index = msgspec.json.encode(_DeltaIndex(metadata, dict(sorted(weight_map.items()))))
-    (target / INDEX).write_bytes(msgspec.json.format(index, indent=2))
-    link_rest(draft, target, manifest)
-    written = target / INDEX, write_manifest(target, manifest)
-    for path in written if durable else ():
-        fsync(path)
+    index = msgspec.json.encode(_DeltaIndex(metadata, dict(sorted(files.items()))))
+    path = folder / INDEX
+    path.write_bytes(msgspec.json.format(index, indent=2))
+    return path
 
 
-def link_rest(source: Path, target: Path, manifest: WeightManifest) -> None:
+def link_rest(chain: DeltaChain, target: Path) -> None:
     """Link a version's files that no step changes: config, tokenizer, carried tensors."""
+    manifest = chain.manifest
     for name in {*manifest.files, *(tensor.file for tensor in manifest.carried.values())} - {MANIFEST, INDEX}:
+        source = chain.file(name)
         try:
-            os.link(source / name, target / name)
+            os.link(source, target / name)
         except FileExistsError:
             pass
-        except FileNotFoundError:
-            raise WeightsDamaged(f"{source / name} is missing: restore it from a copy") from None
         except OSError:  # another file system, or one without hard links
-            shutil.copyfile(source / name, target / name)
-
-
-def _frames(
-    after: Mapping[str, TensorView],
-    manifest: WeightManifest,
-    old: Mapping[str, TensorView],
-    before: WeightManifest,
-    rule: DeltaRule,
-    sums: dict[str, str],
-) -> Iterator[TensorBytes]:
-    """Yield the frames of changed tensors, encoded by all cores, and put the checksums of the new bytes into `sums`."""
-    waiting = deque[tuple[str, Future[tuple[bytes, str]]]]()
-
-    def done() -> TensorBytes:
-        name, future = waiting.popleft()
-        frame, sums[name] = future.result()
-        return name, "U8", (len(frame),), frame
-
-    for name, entry in manifest.tensors.items():
-        earlier = before.tensors.get(name)
-        if _key(entry) == _key(earlier):
-            continue
-        base = old[name].data if _fits(entry, earlier) else None
-        waiting.append((name, hashing().submit(partial(_encoded, rule, base, after[name].data))))
-        if len(waiting) > AT_ONCE:
-            yield done()
-    while waiting:
-        yield done()
-
-
-def _encoded(rule: DeltaRule, old: memoryview | None, new: memoryview) -> tuple[bytes, str]:
-    return encode(rule.encoding, old, new), checksum(rule.checksum, new)
+            shutil.copyfile(source, target / name)
 
 
 def _links(deltas: list[DeltaVersion]) -> Iterator[tuple[WeightManifest, str]]:

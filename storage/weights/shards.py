@@ -5,14 +5,14 @@ Several processes may write concurrently, each its own tensors under its own pre
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 from schemas.doc import doc
 from storage.digests import TensorDigest
 from storage.object_store import file_errors
-from storage.weights.files import PYTORCH, TensorView, view, write_shard
+from storage.weights.files import TensorView, view, write_shard
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined]  # a typing-only name before Python 3.12
@@ -31,6 +31,9 @@ class Shard(NamedTuple):
 
     file: Annotated[str, doc("Its name until the version is complete.")]
     digests: Annotated[dict[str, TensorDigest], doc("Digests of its tensors, by name.")]
+    changed: Annotated[
+        tuple[str, ...] | None, doc("Of a delta: the tensors that have a frame in the file; without any: no file.")
+    ] = None
 
 
 def write_shards(
@@ -40,25 +43,22 @@ def write_shards(
     *,
     max_bytes: int = SHARD_BYTES,
     durable: bool = True,
-    metadata: Mapping[str, str] | None = None,
 ) -> list[Shard]:
     """Write tensors into the folder, one at a time. durable: fsync before returning.
-
-    metadata: a text for each tensor, there when the tensor is yielded, for the header of its file.
 
     Raises NoSpace, StoreUnavailable, and CheckpointMismatch for a tensor whose bytes do not fit its dtype and shape.
     """
     written: list[Shard] = []
     with file_errors(str(folder)):
-        for shard in _split(tensors, max_bytes):
+        for shard in split(tensors, max_bytes):
             name = f"{prefix}-{len(written)}"
-            texts = PYTORCH if metadata is None else {tensor: metadata[tensor] for tensor in shard}
-            written.append(Shard(name, write_shard(folder / name, shard, durable=durable, metadata=texts)))
+            written.append(Shard(name, write_shard(folder / name, shard, durable=durable)))
             del shard  # or it would be held until the next one is whole
     return written
 
 
-def _split(tensors: Iterable[TensorBytes], max_bytes: int) -> Iterator[dict[str, TensorView]]:
+def split(tensors: Iterable[TensorBytes], max_bytes: int) -> Iterator[dict[str, TensorView]]:
+    """Yield the tensors of each file."""
     shard: dict[str, TensorView] = {}
     size = 0
     for name, dtype, shape, data in tensors:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from schemas.errors import WeightsDamaged
+from schemas.errors import NoSpace, StoreUnavailable, WeightsDamaged
 from schemas.weights import WeightsCarrier
 from storage.host_memory import available_memory
 from storage.weights.base_files import MANIFEST
@@ -15,6 +15,7 @@ from storage.weights.files import INDEX
 from storage.weights.handover import Handover, close_all
 from storage.weights.manifest import WeightManifest
 from storage.weights.sealed_files import copy_sealed
+from storage.weights.whole_copies import whole_copy
 
 log = logging.getLogger(__name__)
 SPARE = 2
@@ -31,13 +32,14 @@ class SharedVersions:
         self._run, self._due = run, due
         self._offered: dict[tuple[int, str], Handover] = {}
 
-    def offer(self, draft: Path, manifest: WeightManifest) -> None:
+    def offer(self, folder: str, manifest: WeightManifest) -> None:
         key = manifest.version, manifest.digest
         if key in self._offered or not self._due(manifest.version):
             return
         try:
-            self._offered[key] = _hand_over(self._run, draft, manifest)
-        except (OSError, WeightsDamaged) as error:
+            with whole_copy(folder) as whole:
+                self._offered[key] = _hand_over(self._run, whole, manifest)
+        except (OSError, NoSpace, StoreUnavailable, WeightsDamaged) as error:
             log.warning("weight version %d is not in shared memory, so engines read its files: %s", key[0], error)
 
     def carrier(self, version: int, digest: str) -> WeightsCarrier:

@@ -11,8 +11,8 @@ know it) cannot overwrite its successor's version. Readers use the url in `weigh
 
 from __future__ import annotations
 
+import logging
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,17 +22,18 @@ from pathlib import Path
 from typing import Annotated
 
 from schemas.doc import doc
-from schemas.errors import InvalidValue, WeightsDamaged
+from schemas.errors import WeightsDamaged
 from schemas.weights import WeightsCarrier
 from storage.digests import weights_digest
 from storage.folders.local import LocalFolders
-from storage.folders.places import local_copy, open_folders
+from storage.folders.places import local_copy, open_folders, parent_of
 from storage.folders.remote import StoredFile
 from storage.object_store import file_errors, fsync
 from storage.weights.base_files import BaseFiles, state_of
 from storage.weights.delta_rule import DeltaRule
-from storage.weights.delta_store import as_delta, bases
-from storage.weights.files import INDEX, SINGLE
+from storage.weights.delta_store import Lineage, are_changes, delta_names
+from storage.weights.delta_version import write_delta_index
+from storage.weights.files import INDEX, open_checkpoint
 from storage.weights.manifest import (
     StoredTensor,
     WeightManifest,
@@ -43,10 +44,12 @@ from storage.weights.manifest import (
     write_manifest,
 )
 from storage.weights.offering import Offering
-from storage.weights.shards import SHARD_BYTES, Shard, TensorBytes, write_shards
-from storage.weights.stored_version import verify
+from storage.weights.shards import SHARD_BYTES, Shard, TensorBytes
+from storage.weights.snapshot import DeltaBase, DeltaPlan, VersionWriter
+from storage.weights.stored_version import opened, verify
+from storage.weights.version_names import by_this_writer, file_names, prefix, version_of
 
-_VERSION = re.compile(r"v(\d{6,})-")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +100,6 @@ class WeightStore:
         offering: Offering | None = None,
     ) -> None:
         self._folders = open_folders(url)
-        if deltas is not None and not isinstance(self._folders, LocalFolders):
-            raise InvalidValue(f"deltas of weights cannot be stored at {url}: give a folder, or store versions in full")
         self.root = self._folders.work
         # A run's own folder keeps its copy of the base; the cache of a host may have those of other runs.
         kept = "base" if isinstance(self._folders, LocalFolders) else f"base-{state_of(base)}"
@@ -107,15 +108,59 @@ class WeightStore:
         self.max_shard_bytes, self.durable = max_shard_bytes, durable
         self._uploaded: dict[str, str] = {}
         self._planned: dict[str, str] = {}
+        self._lineage, self._writer = Lineage(self._folders), VersionWriter()
+        self._written: WeightManifest | None = None
 
     def write(self, version: int, tensors: Iterable[TensorBytes], parent: int | None) -> WeightManifest:
         """Store a version; a repetition with equal tensors changes nothing.
 
-        It holds at most a shard and the next tensor in memory. Raises as `write_shards`.
+        It holds at most a shard and the next tensor in memory, but with deltas all tensors. Raises as `write_shards`.
         """
+        plan = self.plan(version, parent)
+        share = tensors if plan is None else list(tensors)
         with self.draft(version) as folder:
-            shards = write_shards(folder, "shard", tensors, max_bytes=self.max_shard_bytes, durable=self.durable)
-            return self.complete(folder, version, shards, parent)
+            shards = self._writer.write(
+                folder, lambda: share, max_bytes=self.max_shard_bytes, durable=self.durable, deltas=plan
+            )
+            return self.complete(folder, version, shards, parent, plan=plan)
+
+    def plan(self, version: int, parent: int | None) -> DeltaPlan | None:
+        """Return how the writing processes write a version, if versions may be deltas.
+
+        A version is stored in full if its parent is gone. Raises StoreUnavailable.
+        """
+        if self._deltas is None:
+            return None
+        return DeltaPlan(self._deltas, None if parent is None else self._base_of(version, parent, self._deltas))
+
+    def _base_of(self, version: int, parent: int, rule: DeltaRule) -> DeltaBase | None:
+        if not rule.stores(version, 0) or not (name := self._name_of(parent)):
+            return None
+        if absent := set(self._lineage.chain(name)) - set(self._folders.names()):
+            log.warning("storing weight version %d in full, because %s is gone", version, min(absent))
+            return None
+        try:
+            manifest = self._manifest(self._folders.locate(name))
+        except WeightsDamaged as error:
+            log.warning("storing weight version %d in full, because its parent is damaged: %s", version, error)
+            return None
+        largest = max(map(tensor_bytes, manifest.tensors.values()), default=0)
+        base = DeltaBase(parent, manifest.digest, self._folders.locate(name))
+        return base if rule.stores(version, largest) else None
+
+    def _name_of(self, version: int) -> str:
+        """Return the folder's name of a version, if possible that of the one written last; empty: there is none."""
+        last = self._written
+        digest = last.digest if last is not None and last.version == version else None
+        return self._uploaded.get(prefix(version, digest)) or self._find(version, digest)
+
+    def _manifest(self, url: str) -> WeightManifest:
+        """Return the manifest of a stored version. The one written last is not read again."""
+        last = self._written
+        if last is not None and parent_of(url)[1].startswith(version_name(last)):
+            return last
+        with opened(url) as version:
+            return version.manifest
 
     @contextmanager
     def draft(self, version: int) -> Iterator[Path]:
@@ -141,7 +186,7 @@ class WeightStore:
         """Return the path or URL at which `adopt` stores a version that is not stored yet."""
         name = version_name(manifest)
         if not isinstance(self._folders, LocalFolders):
-            name = self._planned.setdefault(name, _by_this_writer(name))
+            name = self._planned.setdefault(name, by_this_writer(name))
         return self._folders.locate(name)
 
     def adopt(self, folder: str | Path) -> str:
@@ -151,6 +196,10 @@ class WeightStore:
         """
         source = Path(folder)
         manifest = read_manifest(source)
+        if self._deltas is not None:
+            tensors = open_checkpoint(source)
+            self.write(manifest.version, [(name, *tensors[name]) for name in manifest.tensors], manifest.parent)
+            return self.folder(manifest.version, manifest.digest)
         with self.draft(manifest.version) as draft, file_errors(str(draft)):
             if self._base.side_files == manifest.files:
                 self._base.link_side_files(draft)
@@ -159,14 +208,13 @@ class WeightStore:
                     shutil.copyfile(path, draft / path.name)
                     if self.durable:
                         fsync(draft / path.name)
-            with as_delta(self, draft, manifest, self._deltas) as stored:
-                self._publish(stored, manifest, None, {})
+            self._publish(draft, manifest, None, {})
         return self.folder(manifest.version, manifest.digest)
 
     def offer(self, folder: str | Path) -> None:
         """Offer the version in a folder of this host to engines again, after a restart."""
         if self._offering is not None:
-            self._offering.offer(Path(folder), read_manifest(Path(folder)))
+            self._offering.offer(str(folder), read_manifest(Path(folder)))
 
     def upload(self, version: int, shards: Sequence[Shard]) -> Upload | None:
         """Return where the writing processes upload these shards; None if `complete` takes them from the draft."""
@@ -176,9 +224,11 @@ class WeightStore:
         digest = weights_digest(digests)
         if self._find(version, digest):
             return None
-        names = _file_names(len(shards) + len(self._base.carried(frozenset(digests))))
-        files = {shard.file: name for shard, name in zip(shards, names, strict=False)}
-        return Upload(self._folders.url, _by_this_writer(_prefix(version, digest)), files)
+        files = delta_names(shards)
+        if not are_changes(shards):
+            names = file_names(len(shards) + len(self._base.carried(frozenset(digests))))
+            files = {shard.file: name for shard, name in zip(shards, names, strict=False)}
+        return Upload(self._folders.url, by_this_writer(prefix(version, digest)), files)
 
     def complete(
         self,
@@ -187,16 +237,22 @@ class WeightStore:
         shards: Sequence[Shard],
         parent: int | None,
         *,
+        plan: DeltaPlan | None = None,
         upload: Upload | None = None,
         uploaded: Mapping[str, StoredFile] | None = None,
     ) -> WeightManifest:
-        """Turn a draft with all shards into the version, atomically. uploaded: the files of an `upload`."""
+        """Turn a draft with all shards into the version, atomically.
+
+        plan: by which they were written. uploaded: the files of an `upload`.
+        """
         with file_errors(str(draft)):
-            manifest = self._describe(draft, version, parent, shards, away=upload is not None)
-            if self._offering is not None:
-                self._offering.offer(draft, manifest)
-            with as_delta(self, draft, manifest, self._deltas) as stored:
-                self._publish(stored, manifest, upload, uploaded or {})
+            manifest = self._describe(draft, version, parent, shards, plan, away=upload is not None)
+            if self._offering is not None and not are_changes(shards):
+                self._offering.offer(str(draft), manifest)
+            self._publish(draft, manifest, upload, uploaded or {})
+            self._written = manifest
+            if self._offering is not None and are_changes(shards):
+                self._offering.offer(self.folder(version, manifest.digest), manifest)
         return manifest
 
     def carrier(self, version: int, digest: str) -> WeightsCarrier:
@@ -213,7 +269,7 @@ class WeightStore:
 
         Raises WeightsDamaged if there is none, StoreUnavailable.
         """
-        if name := self._uploaded.get(_prefix(version, digest)) or self._find(version, digest):
+        if name := self._uploaded.get(prefix(version, digest)) or self._find(version, digest):
             return self._folders.locate(name)
         raise WeightsDamaged(
             f"weight version {version} is not in {self._folders.url}: it was removed, or never written"
@@ -232,29 +288,45 @@ class WeightStore:
         name = self._find(version, digest)
         if name and isinstance(self._folders, LocalFolders):
             verify(self._folders.locate(name), digest)
-        return bool(name) and self._folders.is_whole(name)
+        return bool(name) and all(map(self._folders.is_whole, self._lineage.chain(name)))
 
     def versions(self) -> list[int]:
         """Return the stored versions, ascending."""
-        return sorted({int(match[1]) for name in self._folders.names() if (match := _VERSION.match(name))})
+        return sorted(set(map(version_of, self._folders.names())) - {-1})
 
     def remove(self, versions: Collection[int]) -> None:
         """Delete versions; see `Retention`. Versions stay that others need which are deltas and stay."""
         self._uploaded.clear()
-        gone = set(versions) - bases(self.root, set(self.versions()) - set(versions))
-        self._folders.remove([_prefix(version) for version in sorted(gone)])
+        kept = [name for name in self._folders.names() if version_of(name) not in versions]
+        gone = set(versions) - set(map(version_of, self._lineage.needed(kept)))
+        self._folders.remove([prefix(version) for version in sorted(gone)])
+        if gone:
+            self._lineage.forget()
 
     def _find(self, version: int, digest: str | None = None) -> str:
         """Return the name of the newest folder of a version; empty if there is none."""
-        names = (name for name in self._folders.names() if name.startswith(_prefix(version, digest)))
+        names = (name for name in self._folders.names() if name.startswith(prefix(version, digest)))
         return max(enumerate(names), default=(0, ""))[1]
 
     def _describe(
-        self, folder: Path, version: int, parent: int | None, shards: Sequence[Shard], *, away: bool
+        self,
+        folder: Path,
+        version: int,
+        parent: int | None,
+        shards: Sequence[Shard],
+        plan: DeltaPlan | None,
+        *,
+        away: bool,
     ) -> WeightManifest:
         """Write the other files of a version. away: some shards are on other hosts."""
         trained = frozenset(name for shard in shards for name in shard.digests)
-        stored = self._name_files(folder, [*shards, *self._base.link_carried(folder, trained)], away=away)
+        carried = self._base.carried(trained)
+        files = file_names(len(shards) + len(carried))
+        stored = {
+            name: StoredTensor(digest.dtype, digest.shape, digest.sha256, file)
+            for shard, file in zip([*shards, *carried], files, strict=True)
+            for name, digest in shard.digests.items()
+        }
         tensors = {name: tensor for name, tensor in stored.items() if name in trained}
         manifest = WeightManifest(
             version=version,
@@ -263,24 +335,36 @@ class WeightStore:
             bytes=sum(map(tensor_bytes, tensors.values())),
             tensors=tensors,
             carried={name: tensor for name, tensor in stored.items() if name not in trained},
-            files=self._base.link_side_files(folder),
+            files=self._base.side_files,
         )
-        path = write_manifest(folder, manifest)
-        if self.durable:
+        base = plan.base if plan is not None and are_changes(shards) else None
+        names = delta_names(shards)
+        if base is not None and plan is not None:
+            frames = {name: names[shard.file] for shard in shards for name in shard.changed or ()}
+            key = base.version, base.digest, parent_of(base.url)[1]
+            write_delta_index(folder, version, key, plan.rule, frames)
+        else:
+            names = {shard.file: file for shard, file in zip(shards, files, strict=False)}
+            if len(files) > 1:
+                write_index(folder, stored)
+        for file, name in names.items():
+            if not away or (folder / file).exists():
+                (folder / file).rename(folder / name)
+        if base is None or not self._has_rest(base, manifest):
+            self._base.link_side_files(folder)
+            for shard, file in zip(self._base.link_carried(folder, trained), files[len(shards) :], strict=True):
+                (folder / shard.file).rename(folder / file)
+        written = [write_manifest(folder, manifest), *(path for path in (folder / INDEX,) if path.exists())]
+        for path in written if self.durable else ():
             fsync(path)
         return manifest
 
-    def _name_files(self, folder: Path, shards: Sequence[Shard], *, away: bool) -> dict[str, StoredTensor]:
-        stored: dict[str, StoredTensor] = {}
-        for (file, digests), name in zip(shards, _file_names(len(shards)), strict=True):
-            if not away or (folder / file).exists():
-                (folder / file).rename(folder / name)
-            stored |= {tensor: StoredTensor(d.dtype, d.shape, d.sha256, name) for tensor, d in digests.items()}
-        if len(shards) > 1:
-            write_index(folder, stored)
-            if self.durable:
-                fsync(folder / INDEX)
-        return stored
+    def _has_rest(self, base: DeltaBase, manifest: WeightManifest) -> bool:
+        """Return whether a delta uses config, tokenizer and carried tensors of its base: a store has no links."""
+        if isinstance(self._folders, LocalFolders):
+            return False
+        before = self._manifest(base.url)
+        return before.files == manifest.files and before.carried == manifest.carried
 
     def _publish(
         self, temp: Path, manifest: WeightManifest, upload: Upload | None, uploaded: Mapping[str, StoredFile]
@@ -289,7 +373,7 @@ class WeightStore:
         if not isinstance(folders, LocalFolders):
             if upload is None and self._find(manifest.version, manifest.digest):
                 return  # a repetition
-            written = upload.name if upload else self._planned.pop(name, "") or _by_this_writer(name)
+            written = upload.name if upload else self._planned.pop(name, "") or by_this_writer(name)
             folders.publish(temp, written, uploaded)
             self._uploaded[name] = written
             return
@@ -313,20 +397,3 @@ def is_own_draft(draft: str | Path) -> bool:
 
 def _owner(draft: Path) -> Path:
     return draft.with_name(f"{draft.name}.owner")
-
-
-def _prefix(version: int, digest: str | None = None) -> str:
-    """Return the beginning of the names of a version's folders."""
-    return f"v{version:06d}-{(digest or '')[:12]}"
-
-
-def _by_this_writer(name: str) -> str:
-    """Return a name in an object store that no other writer uses."""
-    return f"{name}-{secrets.token_hex(4)}"
-
-
-def _file_names(count: int) -> list[str]:
-    """Return the names of a version's files of tensors, as `transformers` names them."""
-    if count == 1:
-        return [SINGLE]
-    return [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]

@@ -14,17 +14,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from schemas.errors import NoSpace, WeightsDamaged
-from storage.digests import TensorDigest, tensor_digests
+from storage.digests import TensorDigest, hashing, tensor_digests
 from storage.folders.cache import HostCache
-from storage.folders.places import is_remote, local_path
+from storage.folders.places import is_remote, local_copy, local_path, parent_of
 from storage.weights.delta_version import DeltaChain, link_rest
-from storage.weights.files import TensorView, is_delta, open_shard, write_shard
+from storage.weights.files import is_delta, open_shard, write_shard
 from storage.weights.manifest import StoredTensor, WeightManifest, read_manifest, write_index, write_manifest
-from storage.weights.stored_version import check_files, verify
+from storage.weights.stored_version import beside, check_files, drop_copies, verify
 
 log = logging.getLogger(__name__)
 COPIES = "copies"
-"""Name of the default root, in the folder of the versions."""
+"""Name of the default root, in the folder of the versions. Copies of versions at a URL are in the cache of the host."""
 SMALL_FILES = 1_000_000
 """Bytes of a copy besides its tensors: headers, manifest."""
 KEPT = 3
@@ -32,64 +32,105 @@ KEPT = 3
 
 
 class WholeCopies:
-    """Copies under `root`. Methods raise WeightsDamaged if a version cannot be made, NoSpace, StoreUnavailable."""
+    """Copies under `root`. None: beside the versions, or in this host's cache if they are at a URL.
 
-    def __init__(self, root: Path) -> None:
+    Methods raise WeightsDamaged if a version cannot be made, NoSpace, StoreUnavailable.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
         self._root = root
 
     @contextlib.contextmanager
-    def hold(self, folder: Path, digest: str | None = None) -> Iterator[Path]:
+    def hold(self, url: str | Path, digest: str | None = None) -> Iterator[Path]:
         """Yield a whole, verified folder of a stored version: itself, or a copy, which stays meanwhile.
 
-        digest: the expected digest of the version. A damaged copy is made again.
+        url: path or URL of the version. digest: the expected one. A damaged copy is made again.
         """
-        if not is_delta(folder):
-            verify(folder, digest)
-            yield folder
+        # Between these steps nothing is held: a step that removes a damaged download waits for its readers.
+        if not _is_delta(url):
+            verify(url, digest)
+            with local_copy(url) as folder:
+                yield folder
             return
+        place = _Place(self._root, str(url))
         with contextlib.ExitStack() as stack:
-            copy, is_new = self._enter(stack, folder)
+            copy, is_new = self._enter(stack, place)
             try:
                 _check(copy, digest, is_new=is_new)
             except WeightsDamaged as error:
                 if is_new:
                     raise
-                log.warning("making the copy of weight version %s again: %s", folder.name, error)
+                log.warning("making the copy of weight version %s again: %s", place.name, error)
                 stack.close()
-                HostCache(self._root).drop(folder.name)
-                copy, _ = self._enter(stack, folder)
+                place.cache().drop(place.key(place.name))
+                copy, _ = self._enter(stack, place)
                 _check(copy, digest, is_new=True)
             yield copy
 
-    def adopt(self, draft: Path, manifest: WeightManifest, name: str) -> None:
-        """Take a whole folder as the copy of the version whose stored folder has this name."""
-        self._cache(manifest).adopt(name, draft, _size(manifest))
-
-    def _enter(self, stack: contextlib.ExitStack, folder: Path) -> tuple[Path, bool]:
+    def _enter(self, stack: contextlib.ExitStack, place: _Place) -> tuple[Path, bool]:
         """Return the copy, which stays while the stack is open, and whether it is new."""
-        manifest, targets = read_manifest(folder), list[Path]()
+        with local_copy(place.url) as stored:
+            size, targets = _size(read_manifest(stored)), list[Path]()
 
         def make(target: Path) -> None:
-            self._make(folder, target)
+            _make(place, target)
             targets.append(target)
 
+        key = place.key(place.name)
         try:
-            copy = stack.enter_context(self._cache(manifest).copy(folder.name, _size(manifest), make))
+            copy = stack.enter_context(place.cache(KEPT * size).copy(key, size, make))
         except NoSpace:  # others are in use
-            copy = stack.enter_context(HostCache(self._root).copy(folder.name, _size(manifest), make))
+            copy = stack.enter_context(place.cache().copy(key, size, make))
         return copy, bool(targets)
 
-    def _make(self, folder: Path, target: Path) -> None:
-        try:
-            write_whole(DeltaChain.to(folder, HostCache(self._root).find), folder, target)
-        except WeightsDamaged as error:  # perhaps by a damaged copy
-            log.warning("making weight version %s from stored versions alone: %s", folder.name, error)
-            shutil.rmtree(target)
-            target.mkdir()
-            write_whole(DeltaChain.to(folder), folder, target)
 
-    def _cache(self, manifest: WeightManifest) -> HostCache:
-        return HostCache(self._root, KEPT * _size(manifest))
+class _Place:
+    """Location of the copy of a version, and of those of the versions beside it. url: path or URL of the version."""
+
+    def __init__(self, root: Path | None, url: str) -> None:
+        self.url = url
+        self._versions, self.name = parent_of(url)
+        self._root = root or (None if is_remote(url) else local_path(url).parent / COPIES)
+
+    def cache(self, limit: int | None = None) -> HostCache:
+        """Return the cache of the copies. limit: its bytes, unless it is the host's cache, which has its own limit."""
+        return HostCache.of_environment() if self._root is None else HostCache(self._root, limit)
+
+    def key(self, name: str) -> str:
+        """Return the key of a version's copy. The host's cache also has the stored folders, by their URLs."""
+        return f"{self._versions}/{name}/whole" if self._root is None else name
+
+
+def _make(place: _Place, target: Path) -> None:
+    with contextlib.ExitStack() as held:
+        stored, cache = beside(place.url, held), place.cache()
+        folder = held.enter_context(local_copy(place.url))
+        try:
+            write_whole(DeltaChain.to(folder, lambda name: cache.find(place.key(name)) or stored(name)), target)
+            return
+        except WeightsDamaged as error:  # perhaps by a damaged copy
+            log.warning("making weight version %s from stored versions alone: %s", place.name, error)
+        _empty(target)
+        try:
+            write_whole(DeltaChain.to(folder, stored), target)
+            return
+        except WeightsDamaged:
+            if not drop_copies(place.url):  # what was downloaded may have been damaged since
+                raise
+    with contextlib.ExitStack() as held:
+        _empty(target)
+        again = held.enter_context(local_copy(place.url))
+        write_whole(DeltaChain.to(again, beside(place.url, held)), target)
+
+
+def _is_delta(url: str | Path) -> bool:
+    with local_copy(url) as folder:
+        return is_delta(folder)
+
+
+def _empty(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
 
 
 def _check(copy: Path, digest: str | None, *, is_new: bool) -> None:
@@ -104,20 +145,21 @@ def _size(manifest: WeightManifest) -> int:
     return manifest.bytes + SMALL_FILES
 
 
-def write_whole(chain: DeltaChain, folder: Path, target: Path) -> WeightManifest:
-    """Write a chain's version, stored in `folder`, as a whole folder into `target`, an empty folder.
+def write_whole(chain: DeltaChain, target: Path) -> WeightManifest:
+    """Write a chain's version as a whole folder into `target`, an empty folder.
 
     Raises WeightsDamaged if the result is not what the version's manifest lists.
     """
     manifest = chain.manifest
-    files = dict[str, dict[str, TensorView]]()
-    for name, entry in sorted(manifest.tensors.items(), key=lambda item: item[1].file):
-        if entry.file not in files:
-            _write(target, files, manifest)
-        files.setdefault(entry.file, {})[name] = chain.tensor(name)
-    _write(target, files, manifest)
-    link_rest(folder, target, manifest)
-    check_files(target, manifest)
+    files = dict[str, list[str]]()
+    for name, entry in manifest.tensors.items():
+        files.setdefault(entry.file, []).append(name)
+    for file, names in files.items():  # one file is in memory at a time
+        tensors = dict(zip(names, hashing().map(chain.tensor, names), strict=True))
+        _compare(write_shard(target / file, tensors, durable=False), manifest.tensors, manifest)
+        del tensors
+    link_rest(chain, target)
+    check_files(target.joinpath, manifest)
     for file in {entry.file for entry in manifest.carried.values()}:
         _compare(tensor_digests(open_shard(target / file)), manifest.carried, manifest)
     stored = manifest.tensors | manifest.carried
@@ -125,13 +167,6 @@ def write_whole(chain: DeltaChain, folder: Path, target: Path) -> WeightManifest
         write_index(target, stored)
     write_manifest(target, manifest)
     return manifest
-
-
-def _write(target: Path, files: dict[str, dict[str, TensorView]], manifest: WeightManifest) -> None:
-    """Write the one file that is complete, and forget it: a file of the whole version is in memory at a time."""
-    for file, tensors in files.items():
-        _compare(write_shard(target / file, tensors, durable=False), manifest.tensors, manifest)
-    files.clear()
 
 
 def _compare(digests: Mapping[str, TensorDigest], listed: Mapping[str, StoredTensor], manifest: WeightManifest) -> None:
@@ -147,9 +182,20 @@ def _compare(digests: Mapping[str, TensorDigest], listed: Mapping[str, StoredTen
 def whole_folder(url: str) -> str:
     """Return the path or URL of a stored version, or of its verified copy beside the versions if it is a delta.
 
-    A copy stays until `KEPT` others were used since. Raises as `WholeCopies`.
+    A copy stays until `KEPT` others were used since. A URL stays: each host makes its own copy (`whole_copy`). Raises
+    as `WholeCopies`.
     """
-    if is_remote(url) or not is_delta(folder := local_path(url)):
+    if is_remote(url) or not is_delta(local_path(url)):
         return url
-    with WholeCopies(folder.parent / COPIES).hold(folder) as whole:
+    with WholeCopies().hold(url) as whole:
         return str(whole)
+
+
+@contextlib.contextmanager
+def whole_copy(url: str | Path) -> Iterator[Path]:
+    """Yield a folder by its path or URL on this host: a checkpoint as it is, or a verified copy of a delta.
+
+    It stays there while inside. Raises as `WholeCopies`.
+    """
+    with WholeCopies().hold(url) if _is_delta(url) else local_copy(url) as folder:
+        yield folder

@@ -118,7 +118,7 @@ def write_shares(trainer: TrainerRank, folder: Path) -> dict[str, Any]:
     finally:
         weight_share.LEAST_BYTES = least
     whole = trainer.weights_digest()  # one rank's work again
-    return {"files": [file for file, _ in shards], "digest": digest, "whole": whole, "apart": apart.max_abs}
+    return {"files": [shard.file for shard in shards], "digest": digest, "whole": whole, "apart": apart.max_abs}
 
 
 def main() -> None:

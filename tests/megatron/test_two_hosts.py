@@ -29,7 +29,10 @@ def test_both_continue_from_what_both_have_uploaded(case: str, results: list[dic
     ranks = [result[case] for result in results]
     assert all(rank["same"] for rank in ranks)
     assert len({digest for rank in ranks for digest in rank["digests"]}) == 1
+    assert len({digest for rank in ranks for digest in rank["changed"]}) == 1
     assert ranks[0]["files"] == 2, "each rank has uploaded a file of the version"
+    assert ranks[0]["deltas"] == 2, "and its own changes"
+    assert 0 < ranks[0]["share"] < 0.9
     for rank in ranks:
         assert len([name for name in rank["copies"] if name.startswith("v000001-a")]) >= 1
         assert rank["drafts"] == []

@@ -18,6 +18,10 @@ from actors.megatron import weight_share
 from actors.megatron.rank import TrainerRank
 from slime_events.core.config.algorithm import AlgorithmSettings
 from storage.folders.cache import FOLDER
+from storage.folders.places import parent_of
+from storage.folders.remote import RemoteFolders
+from storage.weights.delta_rule import DeltaRule
+from storage.weights.delta_version import DELTA, delta_bytes
 from storage.weights.manifest import WeightManifest
 from storage.weights.store import WeightStore
 from storage.weights.stored_version import verify
@@ -34,41 +38,56 @@ def run(model: Path, out: Path, case: str, rank: int, master: str) -> dict[str, 
     trainer = TrainerRank(settings, AlgorithmSettings(), rank, 2, master)
     url = f"s3://slime/{case}"
     trainer.train(make_batch(0, zero=True))
-    manifest = _write(trainer, f"{url}/weights")
+    store = WeightStore(f"{url}/weights", deltas=DeltaRule(full_every=50))
+    manifest = _write(trainer, store, 0)
     trainer.save_checkpoint(f"{url}/checkpoints/v000001-a")
     end = trainer.train(make_batch(1, zero=True)).optimizer_digest
     trainer.load_checkpoint(f"{url}/checkpoints/v000001-a")
     again = trainer.train(make_batch(1, zero=True)).optimizer_digest
-    folder = WeightStore(f"{url}/weights").folder(1)
-    trainer.load_weights(folder)
+    trained = trainer.weights_digest()
+    change = _write(trainer, store, 1)
+    trainer.place.of_each_rank(None)  # rank 0 has completed it
+    first, folder = (WeightStore(f"{url}/weights").folder(version) for version in range(2))
+    trainer.load_weights(first)
     loaded = trainer.weights_digest()
+    trainer.load_weights(folder)
+    changed = trainer.weights_digest()
     trainer.close()
     copies = sorted(path.name.rpartition("-")[0] for path in _cache().iterdir() if not path.name.startswith("."))
     return {
         "same": again == end,
-        "digests": [loaded, verify(folder).digest, *([manifest.digest] if manifest else [])],
+        "digests": [loaded, verify(first).digest, *([manifest.digest] if manifest else [])],
+        "changed": [trained, changed, verify(folder).digest, *([change.digest] if change else [])],
         "files": len({tensor.file for tensor in verify(folder).tensors.values()}),
+        "deltas": len(_files(folder)),
+        "share": (delta_bytes(folder) or 0) / verify(first).bytes,
         "copies": copies,
         "drafts": [str(path) for path in (*_cache().glob(".work/*/.v*"), *_cache().glob(f"{ELSEWHERE}/*"))],
     }
 
 
-def _write(trainer: TrainerRank, url: str) -> WeightManifest | None:
+def _write(trainer: TrainerRank, store: WeightStore, version: int) -> WeightManifest | None:
     """Write a version as `Ranks.write_weights` does, with the draft at a path that only rank 0's host has."""
     least, weight_share.LEAST_BYTES = weight_share.LEAST_BYTES, 1
-    store, rank = WeightStore(url), trainer.place.rank
+    rank, parent, each = trainer.place.rank, version - 1 if version else None, trainer.place.of_each_rank
     try:
-        with store.draft(1) as draft:
+        plan = each(store.plan(version, parent) if rank == 0 else None)[0]
+        with store.draft(version) as draft:
             here = draft if rank == 0 else _cache() / ELSEWHERE / draft.name
-            shards = trainer.write_shards(str(here), store.max_shard_bytes, False)
-            upload = trainer.place.of_each_rank(store.upload(1, shards) if rank == 0 else None)[0]
+            shards = trainer.write_shards(str(here), store.max_shard_bytes, False, plan)
+            upload = each(store.upload(version, shards) if rank == 0 else None)[0]
             assert upload is not None
             uploaded = trainer.upload_shards(str(here), upload)
             if rank == 0:
-                return store.complete(draft, 1, shards, 0, upload=upload, uploaded=uploaded)
+                return store.complete(draft, version, shards, parent, plan=plan, upload=upload, uploaded=uploaded)
     finally:
         weight_share.LEAST_BYTES = least
     return None
+
+
+def _files(url: str) -> list[str]:
+    place, name = parent_of(url)
+    return [file for file in RemoteFolders(place).contents(name).files if file.startswith(DELTA)]
 
 
 def _cache() -> Path:

@@ -13,7 +13,7 @@ from schemas.transfers import TransferBegun
 from schemas.weights import WeightsCarrier, WeightsPublished
 from serve_apps.engines.engine import Receiver
 from slime_events.core.run.participant import Participant
-from storage.weights.whole_copies import COPIES
+from storage.weights.whole_copies import WholeCopies
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +23,18 @@ class WeightPlaces:
     url: Annotated[
         str | None, doc("This run's weight store, for versions that were published from a folder that is missing here.")
     ] = None
-    copies: Annotated[
-        str | None, doc("Folder of this host for whole copies of deltas. None: beside the stored versions.")
-    ] = None
+    copies: Annotated[str | None, doc("Folder of this host for whole copies of deltas. None: see `WholeCopies`.")] = (
+        None
+    )
     run: Annotated[str, doc("The run, for what the trainer on this host hands over; empty: nothing.")] = ""
     failures: Annotated[
         Counter[WeightsCarrier], doc("Failures of a carrier since its last success, of all engines at this place.")
     ] = field(default_factory=Counter)
 
-    def copies_of(self, stored: Path) -> Path:
-        """Return the folder for the copy of a stored version."""
-        return Path(self.copies) if self.copies else stored.parent / COPIES
+    @property
+    def whole_copies(self) -> WholeCopies:
+        """The whole copies of deltas on this host."""
+        return WholeCopies(Path(self.copies) if self.copies else None)
 
 
 BESIDE = WeightPlaces()

@@ -7,7 +7,6 @@ from schemas.weights import WeightsPublished
 from serve_apps.engines.carriers.carrier import WeightPlaces
 from storage.folders.places import is_remote, local_path
 from storage.weights.files import is_delta
-from storage.weights.whole_copies import WholeCopies
 
 
 class Deltas:
@@ -20,5 +19,4 @@ class Deltas:
         return not is_remote(published.url) and is_delta(local_path(published.url))
 
     def prepare(self, published: WeightsPublished, held: ExitStack) -> Path:
-        stored = local_path(published.url)
-        return held.enter_context(WholeCopies(self._places.copies_of(stored)).hold(stored, published.digest))
+        return held.enter_context(self._places.whole_copies.hold(published.url, published.digest))

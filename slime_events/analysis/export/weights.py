@@ -16,7 +16,6 @@ from storage.weights.copies import copy_version
 from storage.weights.manifest import WeightManifest
 from storage.weights.store import WeightStore
 from storage.weights.stored_version import verify
-from storage.weights.whole_copies import whole_folder
 
 
 async def export_weights(opened: OpenedRun, version: int, target: str) -> WeightManifest:
@@ -38,7 +37,7 @@ async def export_weights(opened: OpenedRun, version: int, target: str) -> Weight
             f"run {log.run} has no weight version {version}: `slime-events show {log.run}` lists its steps"
         )
     folder = _stored(opened, version, digest, url)
-    await asyncio.to_thread(copy_version, await asyncio.to_thread(whole_folder, folder), target)
+    await asyncio.to_thread(copy_version, folder, target)
     return await asyncio.to_thread(verify, target, digest)
 
 

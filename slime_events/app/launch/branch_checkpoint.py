@@ -27,10 +27,10 @@ from slime_events.analysis.retrain.settings import with_base
 from slime_events.analysis.retrain.version_chain import read_chain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_run
-from storage.folders.places import local_copy, open_folders
+from storage.folders.places import open_folders
 from storage.weights.store import WeightStore
 from storage.weights.stored_version import verify
-from storage.weights.whole_copies import whole_folder
+from storage.weights.whole_copies import whole_copy
 
 SCRATCH = ".beginning"
 
@@ -61,7 +61,7 @@ async def put_branch_checkpoint(
             exported = await _make_again(opened, branched, own, (folder, scratch), note=note, make_ranks=make_ranks)
     if exported is not None:
         # Save the exported weights with a new optimizer and schedule of the branch.
-        with local_copy(exported) as exported_here:
+        with whole_copy(exported) as exported_here:
             trainer = structs.replace(own.trainer, load=str(exported_here))
             async with make_ranks(structs.replace(own, trainer=trainer)) as ranks:
                 await ranks.save_checkpoint(folder)
@@ -75,7 +75,7 @@ async def _stored(opened: OpenedRun, branched: Branched) -> str | None:
     if folder is not None:
         try:
             await asyncio.to_thread(verify, folder, branched.weights_digest)
-            return await asyncio.to_thread(whole_folder, folder)
+            return folder
         except WeightsDamaged:
             return None
     return None

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from slime_events.core.config.base import doc
-from slime_events.core.config.rules import Later, excludes, unused_without
+from slime_events.core.config.rules import Later, unused_without
 from slime_events.core.config.trainer_folders import FolderSettings
 from storage.weights.delta_rule import DeltaChecksum, DeltaEncoding, DeltaRule
 
@@ -16,11 +16,6 @@ class DeltaSettings(FolderSettings, frozen=True, kw_only=True):
         doc(
             "delta: store the changes of a weight version from the one before, except every Nth version; engines apply "
             "them to a copy on their host",
-            excludes(
-                "weights_url",
-                why="deltas are read in a folder that trainer and engines share. Leave one of them out",
-                value="delta",
-            ),
             also=Later.RESUME,
         ),
     ] = "full"
@@ -32,7 +27,7 @@ class DeltaSettings(FolderSettings, frozen=True, kw_only=True):
             above=0,
             also=Later.RESUME,
         ),
-    ] = 50
+    ] = 128
     update_weight_delta_encoding: Annotated[
         Literal["xor", "overwrite"],
         doc(

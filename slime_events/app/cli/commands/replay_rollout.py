@@ -20,7 +20,7 @@ from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reach import check_reach
 from slime_events.core.run.places import readable_weights
 from slime_events.core.run.run_reader import open_run
-from storage.folders.places import local_copy
+from storage.weights.whole_copies import whole_copy
 
 START_S = 600.0
 
@@ -36,7 +36,7 @@ async def run(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as held:
 
         def local(version: int) -> str:
-            return str(held.enter_context(local_copy(weight_folder(rollout, version, folders))))
+            return str(held.enter_context(whole_copy(weight_folder(rollout, version, folders))))
 
         base, device = local(rollout.spans[0].version), arguments.device or settings.device
         settings = msgspec.structs.replace(settings, hf_checkpoint=base, device=device)
