@@ -14,8 +14,9 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
+from schemas.doc import doc
 from schemas.errors import InvalidValue, NoSpace, SlimeEventsError, StoreUnavailable
 from schemas.references import expand
 
@@ -62,6 +63,13 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class ObjectState(NamedTuple):
+    """Size and state of an object, from a listing."""
+
+    bytes: int
+    tag: Annotated[str, doc("Changes with the content, if the store has an ETag or a time for it.")]
 
 
 class ObjectFolder:
@@ -201,12 +209,22 @@ class ObjectFolder:
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the bytes of every object below a folder, by its name within the folder."""
+        return {name: state.bytes for name, state in self.states(folder).items()}
+
+    def states(self, folder: str) -> dict[str, ObjectState]:
+        """Return the states of every object below a folder, by its name within the folder."""
         path = self._path(folder).rstrip("/")
         with store_errors(path):
             self._fs.invalidate_cache()
-            listed = self._fs.find(path, detail=True)
+            try:
+                listed = self._fs.find(path, detail=True)
+            except FileNotFoundError:
+                return {}
         start = len(path.lstrip("/")) + 1
-        return {str(name).lstrip("/")[start:]: int(entry["size"] or 0) for name, entry in listed.items()}
+        return {
+            str(name).lstrip("/")[start:]: ObjectState(int(e["size"] or 0), str(e.get("ETag") or _made_at(e)))
+            for name, e in listed.items()
+        }
 
     def folders(self) -> list[str]:
         """Return the names of the folders directly in this folder, sorted."""

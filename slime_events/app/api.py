@@ -28,6 +28,7 @@ from slime_events.app.python_settings import check_settings, settings_toml
 from slime_events.core.config.paths import require_paths
 from slime_events.core.config.secrets import kept_words
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.local_models import LocalModels
 from slime_events.core.run.own_python import own_command, own_path
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder, find_run
 from slime_events.core.run.run_reader import is_archive
@@ -60,8 +61,8 @@ def start_run(settings: TrainSettings) -> RunProcess:
     from slime_events.app.launch.preflight import check_start
 
     settings = check_settings(settings)
-    require_paths(settings)
-    check_start(settings)
+    require_paths(local := LocalModels.of(settings).settings)
+    check_start(local)
     folder = RunFolder(settings.run.runs_dir, settings.run.run)
     folder.check_new()
     file, name = tempfile.mkstemp(suffix=".toml", prefix="slime-events-")

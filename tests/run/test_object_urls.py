@@ -1,4 +1,6 @@
-"""A real run with nothing but its run folder on a disk: log archive, blobs, weights and checkpoints are in S3.
+"""A real run with nothing but its run folder on a disk: model, log archive, blobs, weights and checkpoints are in S3.
+
+Its weights are deltas.
 
 It is killed and resumed, and then audited and trained again from another folder, with an empty cache.
 """
@@ -12,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 from msgspec.structs import replace
 
@@ -69,8 +72,14 @@ def test_a_run_in_s3_is_killed_resumed_audited_and_retrained(
     expected = {e.version: e.digest for e in of(events_of(local / "runs" / "whole"), WeightsPublished)}
     settings = whole_settings(remote, "whole", STEPS, chunk_tokens=4)
     run = replace(settings.run, **S3, cache_dir=str(remote / "cache"))
-    trainer = replace(settings.trainer, save="s3://slime/checkpoints", save_interval=1)
-    first = train(remote, replace(settings, run=run, trainer=trainer))
+    fsspec.filesystem("s3").put(f"{settings.engine.hf_checkpoint}/", "s3://slime/models/tiny/", recursive=True)
+    model = "s3://slime/models/tiny"
+    trainer = replace(
+        settings.trainer, save="s3://slime/checkpoints", save_interval=1, hf_checkpoint=model, load=model,
+        update_weight_mode="delta",
+    )  # fmt: skip
+    engine = replace(settings.engine, hf_checkpoint=model)
+    first = train(remote, replace(settings, run=run, trainer=trainer, engine=engine))
     folder = remote / "runs" / "whole"
     asyncio.run(first.reaches(folder, 0, lambda state: state.version >= 2))
     kill(mark)

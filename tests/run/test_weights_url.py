@@ -90,11 +90,6 @@ def test_what_cannot_be_at_a_url_is_refused(tmp_path: Path, flag: str) -> None:
         check_folders(settings)
 
 
-def test_a_model_at_a_url_is_refused(tmp_path: Path) -> None:
-    settings = tiny(tmp_path, "demo", trainer={"load": "s3://bucket/model", "hf_checkpoint": "s3://bucket/base"})
-    assert sorted(problem.split()[0] for problem in missing_paths(settings)) == ["hf_checkpoint", "load"]
-
-
 def test_copies_of_deltas_are_not_at_a_url(tmp_path: Path) -> None:
     settings = tiny(tmp_path, "demo", engine={"update_weight_local_checkpoint_dir": "s3://bucket/copies"})
     assert [problem.split()[0] for problem in missing_paths(settings)] == ["update_weight_local_checkpoint_dir"]

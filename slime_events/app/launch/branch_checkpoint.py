@@ -26,6 +26,7 @@ from schemas.trust import is_doubted
 from slime_events.analysis.retrain.settings import with_base
 from slime_events.analysis.retrain.version_chain import read_chain
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.local_models import LocalModels
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_run
 from storage.folders.places import open_folders
 from storage.weights.store import WeightStore
@@ -128,7 +129,8 @@ async def trainable(
     `scratch`. base: replaces the run's base checkpoint if that is gone. Raises as `put_branch_checkpoint`.
     """
     folder = opened.folder
-    settings = with_base(opened.settings, folder.weights if folder else None, base)
+    models = await asyncio.to_thread(LocalModels.of, opened.settings)
+    settings = with_base(models.settings, folder.weights if folder else None, base)
     before = await branched_of(opened.log)
     saved = settings.trainer.save or (str(folder.checkpoints) if folder else None)
     folders = CheckpointFolders(saved) if saved and not is_doubted(saved) else None

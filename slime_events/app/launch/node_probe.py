@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from schemas.errors import InvalidValue
 from slime_events.app.launch.ray_machines import answer_of, lost_nodes, own_node, ray_machines
 from slime_events.core.run.run_address import RunAddress
-from slime_events.core.run.shared_places import problem_of
+from slime_events.core.run.shared_places import PlaceKind, problem_of
 from storage.nats.ports import is_loopback
 
 ANSWER_S = 25.0
@@ -48,8 +48,36 @@ def problems_here(address: RunAddress) -> list[str]:
     import ray
 
     os.environ.update(address.secrets)
-    every = [nats_problem(address.nats.url, ray.util.get_node_ip_address()), *map(problem_of, address.shared)]
+    places = (place for place in address.shared if place.kind is not PlaceKind.COPIED)
+    every = [nats_problem(address.nats.url, ray.util.get_node_ip_address()), *map(problem_of, places)]
     return [problem for problem in every if problem]
+
+
+def copy_models(address: RunAddress) -> None:
+    """Let all other machines download the models that are at URLs. Blocks until they have them.
+
+    Raises InvalidValue with each machine that cannot, and why.
+    """
+    import ray
+
+    task, own = ray.remote(num_cpus=0)(_copies_here), own_node()
+    calls = [
+        (machine, task.options(**machine.only).remote(address)) for machine in ray_machines() if machine.node != own
+    ]
+    problems = []
+    for machine, call in calls:
+        try:
+            there = ray.get(call)
+        except ray.exceptions.RayError:
+            continue  # the machine is lost, and nothing is placed there
+        problems += [f"machine {machine.address}: {problem}" for problem in there]
+    if problems:
+        raise InvalidValue("\n".join(problems))
+
+
+def _copies_here(address: RunAddress) -> list[str]:
+    os.environ.update(address.secrets)
+    return [problem for place in address.shared if place.kind is PlaceKind.COPIED and (problem := problem_of(place))]
 
 
 def nats_problem(urls: str, own: str) -> str | None:

@@ -38,7 +38,7 @@ from slime_events.app.launch.cluster import Cluster
 from slime_events.app.launch.launcher_presence import check_absent, present
 from slime_events.app.launch.log_server import LogServer
 from slime_events.app.launch.metrics_process import metrics_written
-from slime_events.app.launch.node_probe import check_nodes
+from slime_events.app.launch.node_probe import check_nodes, copy_models
 from slime_events.app.launch.offered_console import console_offered
 from slime_events.app.launch.ray_place import ray_place
 from slime_events.app.launch.roles import CONDUCTOR, Roles, error_of
@@ -52,6 +52,7 @@ from slime_events.core.config.derivations import on_device
 from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.planning.bundles import split_of
+from slime_events.core.run.local_models import LocalModels
 from slime_events.core.run.network import log_host
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.places import cache_variables, store_variables, weights_place
@@ -94,7 +95,9 @@ class Launch:
         branched: Branched | None = None,
     ) -> None:
         host = HOST if settings.run.nats_url else log_host(ray_place(settings.run.ray_address))
-        self._settings, self._view, self._resumes = on_device(settings, settings.engine.device), view, resumes
+        self._recorded = on_device(settings, settings.engine.device)
+        self._copies = LocalModels.of(self._recorded)
+        self._settings, self._view, self._resumes = self._copies.settings, view, resumes
         self._branched = resumes.started.branched if resumes else branched
         self._folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run, settings.run.file_access)
         self._server = LogServer(
@@ -173,9 +176,9 @@ class Launch:
         async with present(log), self._running_cluster() as (cluster, starting):
             worker = Participant(log, LAUNCHER)
             if self._resumes is None:
-                incarnation = await announce_start(worker, self._settings, self._folder, self._branched)
+                incarnation = await announce_start(worker, self._recorded, self._folder, self._branched)
             else:
-                incarnation = await announce_resume(worker, self._resumes, self._settings, self._folder)
+                incarnation = await announce_resume(worker, self._resumes, self._recorded, self._folder)
             self._has_begun = True
             if (where := self._settings.run.tinker) is not None:
                 self._view.note(client_words(self._folder, where))
@@ -226,12 +229,14 @@ class Launch:
         urls = written_urls(self._settings, address.weights_url, address.blob_url, checkpoints)
         text = secrets.token_hex(16)
         shared = tuple(marked(place, text) for place in places_of(self._settings, address.folder, urls))
-        address = structs.replace(address, shared=shared)
+        address = structs.replace(address, shared=(*shared, *self._copies.places()))
         if self._settings.engine.rollout_external_engine_addrs:
             from slime_events.app.launch.external_preflight import check_reads_weights
 
             check_reads_weights(self._settings, address.weights_url)
         check_nodes(address, of_gpus=self._settings.engine.device == "cuda")
+        if self._copies.paths:
+            copy_models(address)
         return address
 
     async def _end_leftovers(self, cluster: Cluster, before: Holder) -> None:

@@ -1,7 +1,6 @@
 """Check that files and folders in the settings exist."""
 
 import re
-import shlex
 from pathlib import Path
 
 from schemas.errors import InvalidValue
@@ -13,7 +12,7 @@ from storage.weights.folder_formats import FolderFormat, format_of
 def missing_paths(settings: TrainSettings) -> list[str]:
     """Return a sentence for each local file or folder in the settings that does not exist, with what to do.
 
-    URLs in object stores (`s3://...`) are not checked; a model cannot be at one.
+    URLs in object stores (`s3://...`) are not checked: `LocalModels` checks those of models.
     """
     engine, trainer, data = settings.engine, settings.trainer, settings.data
     has_reference = settings.algorithm.use_kl_loss or settings.algorithm.kl_coef
@@ -22,10 +21,6 @@ def missing_paths(settings: TrainSettings) -> list[str]:
     if trainer.hf_checkpoint != engine.hf_checkpoint:
         folders.append(("hf_checkpoint", trainer.hf_checkpoint))
     problems = []
-    for name, path in [*folders, ("critic_load", trainer.critic_load), ("load", trainer.load)]:
-        if path and is_remote(path):
-            cure = f"download it to the same path on each machine, and give that path: {download_command(path)}"
-            problems.append(f"{name} {path} is in an object store, but models are read from a disk: {cure}")
     if (copies := engine.update_weight_local_checkpoint_dir) and is_remote(copies):
         cure = "give a folder on each engine's host"
         problems.append(f"update_weight_local_checkpoint_dir {copies} is in an object store: {cure}.")
@@ -62,13 +57,6 @@ def missing_paths(settings: TrainSettings) -> list[str]:
         cure = "give <the --archive-url of a run>/<its name>, or a run's folder"
         problems.append(f"archive_prompts {archive} does not exist: {cure}.")
     return problems
-
-
-def download_command(url: str) -> str:
-    """Return the command that downloads a folder of an object store into the current folder, with its own name."""
-    url, name = f"{url.rstrip('/')}/", url.rstrip("/").rpartition("/")[2]
-    program = f"import fsspec; fsspec.url_to_fs({url!r})[0].get({url!r}, {name!r}, recursive=True)"
-    return f"python -c {shlex.quote(program)}"
 
 
 def require_paths(settings: TrainSettings) -> None:

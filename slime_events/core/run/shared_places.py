@@ -14,9 +14,10 @@ from typing import Annotated
 import msgspec
 
 from schemas.doc import doc
-from schemas.errors import InvalidValue, StorageError
+from schemas.errors import CheckpointMismatch, InvalidValue, StorageError
 from slime_events.core.config.settings import TrainSettings
 from storage.object_store import ObjectFolder
+from storage.weights.model_copy import held_model
 
 NAME = "shared"
 """Object with the random text, in the run's folder; elsewhere the run's name follows. A later launch replaces it."""
@@ -30,6 +31,8 @@ class PlaceKind(enum.StrEnum):
 
     WRITTEN = "written"
     READ = "read"
+    COPIED = "copied"
+    """A model at a URL, of which each machine has a copy in its cache."""
 
 
 class SharedPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +42,7 @@ class SharedPlace(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     kind: PlaceKind
     name: Annotated[str, doc("Object to look at, if the place is written.")] = ""
-    expected: Annotated[str, doc("Content of that object, or digest of a model.")] = ""
+    expected: Annotated[str, doc("Content of that object, digest of a model, or the URL of a copy.")] = ""
 
 
 def written_urls(settings: TrainSettings, weights: str, blobs: str, checkpoints: str) -> list[tuple[str, str]]:
@@ -93,8 +96,10 @@ def marked(place: SharedPlace, text: str) -> SharedPlace:
 def problem_of(place: SharedPlace, late_s: float = LATE_S) -> str | None:
     """Return why this machine does not see a place as the launcher's does, with what to do; None if it does.
 
-    late_s: seconds to wait for the random text.
+    late_s: seconds to wait for the random text. A copy is made here if there is none.
     """
+    if place.kind is PlaceKind.COPIED:
+        return _problem_of_copy(place)
     if place.kind is PlaceKind.READ:
         path = Path(place.url)
         if not path.is_dir():
@@ -113,6 +118,19 @@ def problem_of(place: SharedPlace, late_s: float = LATE_S) -> str | None:
         if time.monotonic() >= until:
             return f"{place.flag} {place.url} is not shared{reason}: use a disk or a store that all machines see"
         time.sleep(LOOK_S)
+
+
+def _problem_of_copy(place: SharedPlace) -> str | None:
+    try:
+        path = str(held_model(place.expected))
+    except (CheckpointMismatch, StorageError) as error:
+        return f"{place.flag}: {error}"
+    if path != place.url:
+        return (
+            f"{place.flag} {place.expected} is at {path} there, but at {place.url} on the launcher's machine: it was "
+            "changed meanwhile, or give --cache-dir a folder that each machine has"
+        )
+    return None
 
 
 def require_places(places: Iterable[SharedPlace]) -> None:

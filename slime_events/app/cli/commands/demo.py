@@ -27,6 +27,7 @@ from slime_events.core.config.nearest import did_you_mean
 from slime_events.core.config.paths import require_paths
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
+from slime_events.core.run.local_models import LocalModels
 from slime_events.core.run.run_folder import RunFolder
 from storage.file_access import limited_files
 from storage.nats.server import NatsServer
@@ -92,7 +93,7 @@ def prepare(arguments: argparse.Namespace) -> ParsedTrain:
 
     check_room(folder, force=arguments.force)
     with tempfile.TemporaryDirectory() as elsewhere:
-        trial, _ = as_in_slime(write(Path(elsewhere)).settings)  # `resolve` says what changes
+        trial, _ = as_in_slime(LocalModels.of(write(Path(elsewhere)).settings).settings)  # `resolve` says what changes
         require_paths(trial)
         check_start(trial)
         resolve_epochs(trial)

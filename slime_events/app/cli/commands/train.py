@@ -32,6 +32,7 @@ from slime_events.core.config.toml import to_toml
 from slime_events.core.machine.cuda_toolkit import find_toolkit
 from slime_events.core.planning.assumptions import Assumptions
 from slime_events.core.planning.needs import Needs
+from slime_events.core.run.local_models import LocalModels
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.loop.conductor.decide import waits_for
 from slime_events.loop.conductor.plan import make_plan
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     RunFolder(parsed.settings.run.runs_dir, parsed.settings.run.run).check_new()
     settings = resolve(parsed)
     if arguments.dry_run:
-        return _show_plan(settings)
+        return _show_plan(LocalModels.of(settings).settings)
     return finish(run_to_end(settings), RunFolder(settings.run.runs_dir, settings.run.run))
 
 
@@ -83,6 +84,8 @@ def finish(summary: dict[str, Any] | None, folder: RunFolder, first: int = 0) ->
 def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
     """Return settings that can start, with a number of steps; print notes about them. new: see `check_start`.
 
+    Models at URLs are downloaded for the checks, and stay URLs in the settings.
+
     From here on the user has accepted every address in the settings: addresses that only an archive names are refused
     before.
     """
@@ -93,7 +96,8 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
         say(f"note: {names}: only the variable's name is recorded; set the same variables to resume or read the run")
     for sentence in missing(parsed.settings.metrics).values():
         say(f"note: {sentence}; the run continues without it, and `slime-events metrics` can write all metrics later")
-    settings, replaced = as_in_slime(parsed.settings) if new else (parsed.settings, [])
+    models = LocalModels.of(parsed.settings)
+    settings, replaced = as_in_slime(models.settings) if new else (models.settings, [])
     for sentence in replaced:
         say(f"note: {sentence}")
     require_paths(settings)
@@ -108,7 +112,7 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
     settings, counted = resolve_epochs(settings)
     if counted:
         say(f"note: {counted}")
-    return settings
+    return models.recorded(settings)
 
 
 def _gpu_notes(settings: TrainSettings) -> list[str]:
