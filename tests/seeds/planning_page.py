@@ -10,6 +10,7 @@ from actors.megatron.layout import Layout
 from slime_events.core.planning.assumptions import GIB, Assumptions
 from slime_events.core.planning.plan import Resource
 from slime_events.core.planning.smallest import smallest_fits
+from tests.seeds.exceptions import LAUNCHES, MESSAGES
 from tests.seeds.planned import Planned, planned_launches
 from tools.page_command import update_page
 
@@ -35,6 +36,7 @@ def document(page: str) -> str:
         "memory": _table(MEMORY, map(_memory, planned)),
         "flow": _table(FLOW, (_flow(each) for each in planned if each.plan.speed is not None)),
         "assumptions": _table(("name", "default", "meaning"), _assumptions()),
+        "exceptions": _table(("launch, or message", "why"), _exceptions()),
     }
     for name, text in parts.items():
         before, begin, rest = page.partition(BEGIN.format(name))
@@ -93,6 +95,11 @@ def _assumptions() -> Iterable[tuple[str, str, str]]:
     for field in msgspec.json.schema_components([Assumptions])[1]["Assumptions"]["properties"].items():
         name, about = field
         yield f"`{name}`", f"{about['default']:g}", about["description"]
+
+
+def _exceptions() -> Iterable[tuple[str, str]]:
+    yield from LAUNCHES.items()
+    yield from ((f"`{message}`", reason) for message, reason in MESSAGES.items())
 
 
 def _gib(size: int | None) -> str:
