@@ -112,9 +112,7 @@ class Trainer:
     async def run(self) -> int:
         """Train until the run is over; return the last version."""
         try:
-            version = await self._run()
-            await self._files.end()
-            return version
+            return await self._run()
         finally:
             await self._files.stop()
 
@@ -136,6 +134,7 @@ class Trainer:
                     await self.work()
                     await self._release()
         await self._saver.settle(self._version, self._trained.committed, wait=True)
+        await self._files.end()
         return self._version
 
     @property

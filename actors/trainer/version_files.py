@@ -111,7 +111,8 @@ class VersionFiles:
         await self._append(self._stored(manifest, url, time.perf_counter() - begun))
         # The newest one stays, since engines may be reading it.
         versions = self._memory.versions()
-        self._memory.remove([version for version in versions[:-1] if version <= manifest.version])
+        old = [version for version in versions[:-1] if version <= manifest.version]
+        await asyncio.to_thread(self._memory.remove, old)
 
     def _stored(self, manifest: WeightManifest, url: str, seconds: float = 0.0) -> WeightsStored:
         changes = delta_bytes(url)

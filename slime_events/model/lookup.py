@@ -31,7 +31,7 @@ from schemas.steps import StepCommitted
 from schemas.subjects import check_token, of_type
 from schemas.trainers import TrainerRestored
 from schemas.turns import TurnBegun, TurnRecorded
-from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.weights import WeightsActivated, WeightsPublished, WeightsStored
 from slime_events.core.config.per_source import NATS
 from slime_events.model.records import Group, Run, Sample, Step, Version, fold_run
 from storage.log import Readable, Recorded
@@ -80,7 +80,7 @@ def record_events(
         *event_keys(SAMPLE_EVENTS, names),
         *event_keys(STEP_EVENTS, steps),
         *event_keys((StepCommitted,), made_by),
-        *event_keys((WeightsPublished,), versions),
+        *event_keys((WeightsPublished, WeightsStored), versions),
     ]
 
 

@@ -34,7 +34,7 @@ from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarte
 from schemas.steps import StepCommitted
 from schemas.trainers import TrainerRestored
 from schemas.turns import TurnRecorded
-from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.weights import WeightsActivated, WeightsPublished, WeightsStored
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.core.tokens.trajectory import merge_spans
 from storage.log import Readable, Recorded
@@ -130,6 +130,7 @@ class Version:
         Entry[StepCommitted] | None, doc("commit of the step that made it; None for the version that a run starts from")
     ] = None
     published: Annotated[Entry[WeightsPublished] | None, doc("its publication")] = None
+    stored: Annotated[Entry[WeightsStored] | None, doc("when its files were complete; None: before its commit")] = None
     activations: Annotated[list[Entry[WeightsActivated]], doc("its loads, one per engine")] = field(
         default_factory=list
     )
@@ -229,6 +230,8 @@ class Run:
                     step.committed = entry
             case WeightsPublished():
                 self.version(event.version).published = entry
+            case WeightsStored():
+                self.version(event.version).stored = entry
             case WeightsActivated():
                 self.version(event.version).activations.append(entry)
             case CheckpointSaved():

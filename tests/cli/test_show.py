@@ -12,6 +12,7 @@ from schemas.errors import RunNotFound
 from schemas.ids import INBOX, inbox_group_id
 from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptOffered, PromptRejected, Source
+from schemas.weights import WeightsStored
 from slime_events.analysis.views.read_run import look_run_up, read_whole_run, view_run_now
 from slime_events.app.cli.commands.show import Question, View, trace_text, view_of
 from slime_events.core.config.data import DataSettings
@@ -102,6 +103,22 @@ async def test_a_version() -> None:
     assert [a["engine"] for a in shown.facts["activations"]] == ["engine-1"]
     assert shown.facts["evals"][0]["mean"] == 0.75
     assert "the run begins with it" in (await _answer(version=0)).text
+
+
+async def test_a_version_that_is_stored_after_its_step() -> None:
+    log = MemoryLog("r")
+    worker = Participant(log, "trainer")
+    before = [made.started(), made.published(0), made.sealed(0), made.committed(0, stored=False), made.published(1, 0)]
+    for event in before:
+        await worker.append([event])
+    question = Question(version=1)
+    waiting = await view_of(log, question, unpack)
+    assert (waiting.facts["is_stored"], waiting.facts["stored"]) == (False, None)
+    await worker.append([WeightsStored(version=1, digest="d1", url="there", bytes=1)])
+    stored = await view_of(log, question, unpack)
+    assert (stored.facts["is_stored"], stored.facts["stored"]["url"]) == (True, "there")
+    assert "not yet" in waiting.text
+    assert "after its step" in stored.text
 
 
 async def test_a_beginning_that_only_one_id_has_is_enough() -> None:

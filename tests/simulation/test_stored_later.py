@@ -16,11 +16,13 @@ from actors.trainer.version_files import MOST_HELD
 from schemas.errors import StorageError, TrainerError
 from schemas.evals import EvalCompleted
 from schemas.prompts import PromptSubmitted
+from schemas.runs import RunFailed
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsCarrier, WeightsPublished, WeightsStored
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.audit.ledger import Rules
 from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from storage.memory_log import MemoryLog
 from storage.weights.store import WeightStore
@@ -178,6 +180,16 @@ async def test_a_version_that_is_damaged_in_memory_is_trained_again(tmp_path: Pa
     committed = {event.version: event.weights_digest for event in sim.events(StepCommitted)}
     assert {event.version: event.digest for event in sim.events(WeightsStored)} == committed
     verify(sim.events(WeightsStored, version=2)[0].url, committed[2])
+
+
+async def test_a_run_that_failed_keeps_its_memory_until_it_is_resumed(tmp_path: Path, disk: Disk) -> None:
+    async with later(tmp_path) as sim:
+        sim.start_engine(STEP)
+        await sim.until(StepCommitted, 3)
+        await sim.kill_trainer()
+        await Participant(sim.log, "launcher").append_fenced(RunFailed(role="trainer", reason="lost", at_events=1))
+        assert await asyncio.wait_for(sim.start_trainer(ScriptedRanks()), 60) == 3
+        assert WeightStore(str(tmp_path / "memory")).versions()[-2:] == [2, 3]
 
 
 async def test_memory_of_another_user_is_not_used(tmp_path: Path) -> None:

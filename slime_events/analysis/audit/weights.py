@@ -4,7 +4,8 @@ from pathlib import Path
 
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import WeightsDamaged
-from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.runs import FinishReason, RunFinished
+from schemas.weights import WeightsActivated, WeightsPublished, WeightsStored
 from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Ledger
 from slime_events.analysis.audit.report import Finding
@@ -19,6 +20,10 @@ class Weights(Check):
     name = "weights"
     promise = "digests chain from the first version, engines and checkpoints have the same"
     counted = ("versions", "activations", "checkpoints")
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._stored = set[int]()
 
     def _on_weights_published(self, event: WeightsPublished) -> None:
         published = self.ledger.published
@@ -46,6 +51,21 @@ class Weights(Check):
         elif step.weights_digest != event.digest:
             wrong = f"its digest is not the one that step {step.step} committed"
             self.find(wrong, "engines run weights that no step made")
+
+    def _on_weights_stored(self, event: WeightsStored) -> None:
+        version, step = event.version, self.ledger.steps.get(event.version - 1)
+        if step is None:
+            self.find(f"no step committed v{version}", "the origin of these weights is unknown")
+        elif step.weights_digest != event.digest:
+            self.find(f"its digest is not the one that step {step.step} committed", "the files are of other weights")
+        elif step.stored or version in self._stored:
+            self.find(f"v{version} was already stored", "the run evaluates or ends by a version that is not stored")
+        self._stored.add(version)
+
+    def _on_run_finished(self, event: RunFinished) -> None:
+        steps = self.ledger.steps.values() if event.reason is FinishReason.ALL_STEPS else ()
+        if lacking := [step.version for step in steps if not step.stored and step.version not in self._stored]:
+            self.find(f"v{min(lacking)} was never stored", "the run has ended, and these weights may be lost")
 
     def _on_weights_activated(self, event: WeightsActivated) -> None:
         self.seen["activations"] += 1

@@ -11,7 +11,7 @@ from schemas.doc import doc
 from schemas.evals import EvalCompleted
 from schemas.runs import Branched
 from schemas.trainers import TrainerRestored
-from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.weights import WeightsActivated, WeightsPublished, WeightsStored
 from slime_events.model import Run, Version
 
 
@@ -21,6 +21,8 @@ class VersionView(msgspec.Struct, frozen=True, kw_only=True):
     version: Annotated[int, doc("number of the version; 0 is what the run starts from")]
     published: Annotated[WeightsPublished | None, doc("its publication")]
     published_at: Annotated[int | None, doc("UTC of its publication [ns]")]
+    stored: Annotated[WeightsStored | None, doc("its files, if they were complete after its commit")]
+    is_stored: Annotated[bool, doc("whether its files are complete")]
     step: Annotated[int | None, doc("step that made it; None for the version that a run starts from")]
     branched: Annotated[Branched | None, doc("point of the parent run, if a branch starts from this version")]
     activations: Annotated[tuple[WeightsActivated, ...], doc("its loads, one per engine")]
@@ -36,6 +38,8 @@ def view_version(run: Run, version: Version) -> VersionView:
         version=number,
         published=version.published.event if version.published else None,
         published_at=version.published.at if version.published else None,
+        is_stored=version.committed is None or version.committed.event.stored or version.stored is not None,
+        stored=version.stored.event if version.stored else None,
         step=version.committed.event.step if version.committed else None,
         branched=branched if branched and branched.version == number else None,
         activations=tuple(activation.event for activation in version.activations),

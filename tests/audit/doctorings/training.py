@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from schemas.trainers import Fidelity, TrainerRestored
+from schemas.weights import WeightsStored
 from tests.audit.doctored import Doctored, Record
 from tests.audit.doctoring import (
     Doctor,
@@ -46,6 +47,16 @@ def restored(version: int, after: Select, digest: str = OTHER, **fields: Any) ->
     """A trainer takes over."""
     vague = {"optimizer": Fidelity.APPROXIMATE, "optimizer_digest": digest, "checkpoint": 0, "trainer": "t"}
     return say(TrainerRestored(**vague | {"version": version} | fields), after)
+
+
+def stored(version: int, digest: str = "", behind: int = 3) -> Doctor:
+    """A version is stored after the publication of version `behind`. Its digest is that of version 3, or another."""
+
+    def doctor(log: Doctored) -> list[Record]:
+        same = published(3)(log).event["digest"]
+        return say(WeightsStored(version=version, digest=digest or same, url="u", bytes=1), published(behind))(log)
+
+    return doctor
 
 
 row = partial(Doctoring, "steps")
@@ -133,6 +144,12 @@ WEIGHTS = (
     row("of no step", drop(step(4)), (published(5),), ("v5",)),
     row("a checkpoint of no step", drop(step(1)), (published(2), CHECKPOINT), ("v2",)),
     row("another digest", also(change(published(3), digest=OTHER), activated(3)), names=(2,)),
+    row("stored although it was before", stored(3), names=("v3",)),
+    row("stored with another digest", stored(3, digest=OTHER), names=(2,)),
+    row("stored by no step", stored(9), names=("v9",)),
+    row("stored after its commit", both(change(step(2), stored=False), stored(3)), ()),
+    row("stored twice", both(change(step(2), stored=False), stored(3), stored(3, behind=4)), names=("v3",)),
+    row("never stored", change(step(2), stored=False), (the("run.finished"),), ("v3",)),
     row("an engine with what nobody published", change(ACTIVATED, version=9), names=("v9",)),
     row("an engine with other weights", change(ACTIVATED, digest=OTHER)),
     row("a checkpoint of other weights", change(CHECKPOINT, weights_digest=OTHER), names=(1,)),

@@ -73,6 +73,9 @@ class Life:
         open_steps = sorted(step for step in story.batches if step + 1 not in story.weights)
         if event["reason"] == "all_steps" and open_steps:
             yield Finding(Kind.NOT_TRAINED, record.position, f"the run is done, steps {open_steps} are not committed")
+        if event["reason"] == "all_steps" and story.unstored:
+            detail = f"the run is done, versions {sorted(story.unstored)} are not stored"
+            yield Finding(Kind.WRONG_WEIGHTS, record.position, detail)
 
     def _run_failed(self, record: Record) -> Iterator[Finding]:
         self._story.over = "run.failed"

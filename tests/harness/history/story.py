@@ -80,6 +80,7 @@ class Story:
     optimizers: dict[int, str] = field(default_factory=dict)
     restored: dict[int, set[str]] = field(default_factory=dict)
     published: dict[int, str] = field(default_factory=dict)
+    unstored: set[int] = field(default_factory=set)
     events: int = 0
     steps: int = 0
     over: str = ""

@@ -199,6 +199,9 @@ DOCTORED: dict[str, tuple[Kind, Doctoring]] = {
     "an engine with other weights": (Kind.WRONG_WEIGHTS, _change("weights.activated", digest="00")),
     "a checkpoint of other weights": (Kind.WRONG_WEIGHTS, _change("checkpoint.saved", weights_digest="00")),
     "a checkpoint of another optimizer": (Kind.WRONG_WEIGHTS, _change("checkpoint.saved", optimizer_digest="00")),
+    "a version that was never stored": (Kind.WRONG_WEIGHTS, _change("step.committed", stored=False)),
+    "a version that was stored before": (Kind.WRONG_WEIGHTS, lambda log: log.repeat(
+        log.places("weights.published")[1], type="weights.stored")),
     "tokens beyond the bound": (Kind.STALE, _old_weights),
 }  # fmt: skip
 

@@ -23,6 +23,7 @@ class Training:
             "batch.sealed": self._sealed,
             "step.committed": self._committed,
             "weights.published": self._published,
+            "weights.stored": self._stored,
             "weights.activated": self._weights_used,
             "checkpoint.saved": self._checkpoint,
             "trainer.restored": self._restored,
@@ -104,6 +105,8 @@ class Training:
         yield from self._fresh(record, samples, parent)
         story.steps = max(story.steps, version)
         story.weights[version], story.optimizers[version] = event["weights_digest"], states(event)
+        if not event.get("stored", True):
+            story.unstored.add(version)
 
     def _fresh(self, record: Record, samples: list[str], parent: int) -> Iterator[Finding]:
         if self._story.follows:
@@ -131,6 +134,14 @@ class Training:
             )
         story.published[version] = event["digest"]
         yield from self._same_digest(record, story.weights, event["digest"])
+
+    def _stored(self, record: Record) -> Iterator[Finding]:
+        """A version is stored once, with its committed weights, and only if its commit came first."""
+        unstored, version = self._story.unstored, record.event["version"]
+        yield from self._same_digest(record, self._story.weights, record.event["digest"])
+        if version not in unstored:
+            yield Finding(Kind.WRONG_WEIGHTS, record.position, f"version {version} was stored before")
+        unstored.discard(version)
 
     def _weights_used(self, record: Record) -> Iterator[Finding]:
         yield from self._same_digest(record, self._story.published, record.event["digest"])

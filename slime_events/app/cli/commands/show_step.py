@@ -50,6 +50,14 @@ def _batch(view: StepView) -> list[str]:
     ]
 
 
+def _stored(view: VersionView) -> str | None:
+    if not view.is_stored:
+        return "not yet"
+    if (stored := view.stored) is None:
+        return None
+    return f"after its step, {stored.kind}, {stored.bytes / 1e6:.1f} MB in {stored.seconds:.2f} s"
+
+
 def version_text(view: VersionView) -> str:
     """Return a weight version as text for a terminal."""
     published, checkpoint = view.published, view.checkpoint
@@ -60,6 +68,7 @@ def version_text(view: VersionView) -> str:
         ("made by", maker if view.step is None else f"step {view.step} from v{parent}"),
         ("published", f"{clock(view.published_at or 0)}, {published.kind}, {published.bytes / 1e6:.1f} MB"
                       if published else "not published"),
+        ("stored", _stored(view)),
         ("folder", published and published.url),
         ("digest", published and published.digest),
         ("checkpoint", checkpoint and checkpoint.url),

@@ -2024,6 +2024,10 @@ export interface VersionView {
   published: WeightsPublished | null;
   /** UTC of its publication [ns] */
   published_at: number | null;
+  /** its files, if they were complete after its commit */
+  stored: WeightsStored | null;
+  /** whether its files are complete */
+  is_stored: boolean;
   /** step that made it; None for the version that a run starts from */
   step: number | null;
   /** point of the parent run, if a branch starts from this version */
@@ -2097,6 +2101,23 @@ export interface WeightsPublished {
   functions: Record<string, string>;
   /** How engines can take the version, as long as the trainer offers it, besides its files. */
   carrier: WeightsCarrier;
+}
+
+/** Appended by a trainer when the files of a version are complete and durable, if its step was committed before. */
+export interface WeightsStored {
+  type: "weights.stored";
+  /** Weight version. */
+  version: number;
+  /** Digest of all tensors, as in `step.committed`. */
+  digest: string;
+  /** Folder of HF-named safetensors and their manifest. */
+  url: string;
+  /** Size of the tensors that the files have, in bytes; of a delta: of its compressed changes. */
+  bytes: number;
+  /** Whether the files have all tensors, or the changes since an earlier version. */
+  kind: WeightsKind;
+  /** Seconds that writing the files took; 0 if an earlier trainer wrote them. */
+  seconds: number;
 }
 
 /** The requests behind a rollout. */
