@@ -107,7 +107,8 @@ class Needs:
             return (
                 f"{available}, and the run needs {self}: an engine's {gpus(self.each)} (--rollout-num-gpus-per-engine) "
                 f"must be on one machine, and {fitting} of {self.engines} engines fit. Lower "
-                "--rollout-num-gpus-per-engine or --rollout-num-gpus"
+                "--rollout-num-gpus-per-engine or --rollout-num-gpus, or start engines of several machines as servers "
+                "(docs/external-engines.md)"
             )
         return None
 

@@ -227,7 +227,10 @@ def limits_of(facts: Facts, needs: Needs) -> tuple[str, ...]:
     if needs.turns and needs.ranks > facts.largest > 0:
         limits.append("ranks and engines take turns on one machine only: give --no-offload-train --no-offload-rollout")
     if needs.engines and needs.each > facts.largest > 0:
-        limits.append(f"an engine is on one machine, and {needs.each} GPUs are on {-(-needs.each // facts.largest)}")
+        limits.append(
+            f"an engine that a run starts is on one machine, and {needs.each} GPUs are on "
+            f"{-(-needs.each // facts.largest)}: start it as a server (docs/external-engines.md)"
+        )
     return tuple(limits)
 
 
