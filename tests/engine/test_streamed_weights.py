@@ -15,8 +15,7 @@ from serve_apps.engines import streamed_weights
 from serve_apps.engines.streamed_weights import Buffers, Stream
 from storage.weights import broadcast
 from storage.weights.broadcast import all_tensors, buckets
-from storage.weights.delta_version import open_version
-from storage.weights.files import TensorView
+from storage.weights.files import TensorView, open_checkpoint
 from storage.weights.manifest import WeightManifest, read_manifest
 from storage.weights.store import WeightStore
 
@@ -48,7 +47,7 @@ class Version:
         store.write(0, tensors, None)
         self.folder = Path(store.folder(0))
         self.manifest: WeightManifest = read_manifest(self.folder)
-        self.tensors: dict[str, TensorView] = dict(open_version(self.folder))
+        self.tensors: dict[str, TensorView] = dict(open_checkpoint(self.folder))
         self.parts = list(buckets(self.manifest, BYTES))
         self.sent = [b"".join(self.tensors[name].data for name in names) for names in self.parts]
         self.votes: list[bool] = []
