@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from actors.trainer.transfer_sender import Listening, Over, Send, SenderProcess
 from schemas.transfers import TransferBegun
@@ -15,6 +15,7 @@ from serve_apps.engines.sglang_engine import SglangEngine
 from slime_events.core.child.frames import PeerEnded
 from storage.weights.files import open_checkpoint
 from storage.weights.store import WeightStore
+from storage.weights.stored_version import verify
 
 _KILLED = """
 import os, signal
@@ -46,6 +47,14 @@ class Stored:
         tensors = [(name, *tensor) for name, tensor in open_checkpoint(checkpoint).items()]
         self.version, self.digest = version, store.write(version, tensors, version - 1).digest
         self.folder = store.folder(version)
+
+    @classmethod
+    def of(cls, store: WeightStore, version: int) -> Self:
+        """Return a version of a store."""
+        stored = cls.__new__(cls)
+        stored.version, stored.folder = version, store.folder(version)
+        stored.digest = verify(stored.folder).digest
+        return stored
 
     def damage(self) -> None:
         """Change a byte of a tensor; the manifest stays."""
