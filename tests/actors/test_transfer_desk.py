@@ -128,6 +128,19 @@ async def test_a_version_in_memory_is_sent_from_there(tmp_path: Path) -> None:
     assert [request.url for request in sender.requests] == [memory.folder(0), "u"]
 
 
+async def test_an_engine_waits_for_another_that_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer_desk, "GATHER_S", 20.0)
+    monkeypatch.setattr(transfer_desk, "END_S", 0.1)
+    desk = Desk(Script(Over()))
+    await desk.say(engine("a"), engine("b"), offered(), joined("a"))
+    async with desk.opened():
+        await asyncio.sleep(0.3)  # the desk sees that an engine waits
+        await desk.say(joined("b"))
+        begun, _ = await desk.epochs(2)
+    assert isinstance(begun, TransferBegun)
+    assert dict(begun.members) == {"a": 1, "b": 2}
+
+
 async def test_an_engine_does_not_wait_long_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer_desk, "GATHER_S", 0.05)
     desk = Desk(Script(Over(), Over()))

@@ -167,3 +167,13 @@ def test_all_wait_only_if_every_engine_has_joined() -> None:
     assert not folded(log).all_wait
     assert folded([*log, TransferJoined(version=0, engine="b")]).all_wait
     assert folded([*log, WorkerLost(worker="b", role="engine", reason="killed")]).all_wait
+
+
+def test_an_engine_that_took_the_files_waits_no_longer() -> None:
+    log: list[Event] = [made.published(0, carrier=WeightsCarrier.COLLECTIVE)]
+    log += [TransferJoined(version=0, engine=name) for name in ("a", "b")]
+    state = folded([*log, made.activated(0, "a")])
+    assert list(state.waiting) == ["b"]
+    epoch = state.next_epoch("here")
+    assert epoch is not None
+    assert dict(epoch.members) == {"b": 1}

@@ -13,6 +13,7 @@ from slime_events.analysis.audit.evaluations import Evaluations
 from slime_events.analysis.audit.groups import Rewards, Verdicts
 from slime_events.analysis.audit.history import Archive, Fold, Lifetime, Positions
 from slime_events.analysis.audit.ledger import Ledger, Rules
+from slime_events.analysis.audit.places import Devices, Transfers
 from slime_events.analysis.audit.prompts import Prompts
 from slime_events.analysis.audit.recorded_rollouts import RecordedEnds, RecordedRollouts
 from slime_events.analysis.audit.report import CheckReport, Report
@@ -52,7 +53,8 @@ class Audit:
             RecordedRollouts(ledger, recorded or {}), Tokens(ledger, fetch), Sessions(ledger, fetch), Rewards(ledger),
             Verdicts(ledger), Commands(ledger, fetch), Batches(ledger), Steps(ledger), Training(ledger),
             Followed(ledger, parent),
-            Staleness(ledger), Evaluations(ledger), Weights(ledger), Archive(ledger), Fold(ledger),
+            Staleness(ledger), Evaluations(ledger), Weights(ledger), Transfers(ledger),
+            Devices(ledger), Archive(ledger), Fold(ledger),
             *([WeightFiles(ledger, weights)] if files else []),
         ]  # fmt: skip
         self._handling: dict[type[Event], list[Check]] = {
@@ -79,7 +81,7 @@ class Audit:
         checks = tuple(
             CheckReport(name=check.name, promise=check.promise, findings=tuple(check.finish()), counts=check.counts())
             for check in self._checks
-            if check.applies
+            if check.is_reported
         )
         foreign = tuple(self._foreign)
         return Report(

@@ -22,6 +22,8 @@ class Check:
     """What holds if there are no findings."""
     of_own_rollouts: ClassVar[bool | None] = None
     """True: skipped for a learner, whose rollouts belong to another run. False: for learners alone."""
+    only_if_seen: ClassVar[bool] = False
+    """True: reported only if it has counted something or has findings."""
     counted: ClassVar[tuple[str, ...]] = ()
     """Names that `seen` counts from the beginning."""
     recorded: Recorded
@@ -42,6 +44,11 @@ class Check:
     def applies(self) -> bool:
         """Whether the check applies to a run like this one, by the log so far."""
         return self.of_own_rollouts is None or self.of_own_rollouts != self.ledger.follows
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether the report has the check."""
+        return self.applies and (not self.only_if_seen or bool(self.seen or self.findings))
 
     def apply(self, event: Event) -> None:
         self.handlers[type(event)](event)

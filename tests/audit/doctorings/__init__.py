@@ -11,6 +11,14 @@ them twice, name them with `located=`; what the sentence has to name with `names
 it touched is a verb too.
 """
 
-from tests.audit.doctorings import commands, decisions, records, rollouts, sessions, training
+from tests.audit.doctorings import commands, decisions, places, records, rollouts, sessions, training
 
-TABLE = (*records.TABLE, *rollouts.TABLE, *sessions.TABLE, *commands.TABLE, *decisions.TABLE, *training.TABLE)
+TABLE = (
+    *records.TABLE,
+    *rollouts.TABLE,
+    *sessions.TABLE,
+    *commands.TABLE,
+    *decisions.TABLE,
+    *training.TABLE,
+    *places.TABLE,
+)

@@ -45,8 +45,13 @@ AREAS = {
     for area in (
         Area(
             "state",
-            files=("slime_events/core", "slime_events/core/state", "slime_events/loop/training"),
-            tests=(*_ROUND, "tests/actors"),
+            files=(
+                "slime_events/core",
+                "slime_events/core/devices",
+                "slime_events/core/state",
+                "slime_events/loop/training",
+            ),
+            tests=(*_ROUND, "tests/actors", "tests/devices"),
         ),
         Area(
             "conductor",
