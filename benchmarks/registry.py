@@ -12,6 +12,7 @@ from benchmarks.figure import Figure, Row, load
 
 NAMES = (
     "durable_append",
+    "cluster_append",
     "leases",
     "prompts",
     "ingest",

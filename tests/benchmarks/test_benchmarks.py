@@ -150,6 +150,7 @@ def test_the_rule_that_throws_surplus_away_keeps_the_short_groups() -> None:
 
 TINY = [
     ("durable_append", {"rollouts": 20, "rewards": 50}),
+    ("cluster_append", {"rollouts": 20, "rewards": 50, "rounds": 1}),
     ("leases", {"engines": 2, "requests": 3, "seconds": 0.5}),
     ("prompts", {"lines": 500, "takes": 5}),
     ("ingest", {"count": 500}),

@@ -15,6 +15,8 @@ SMALL_PER_S = 16_636
 """Small events that one server stores in a second, each on disk before its ack (docs/benchmarks.md, durable_append)."""
 ROLLOUTS_PER_S, ROLLOUT_BYTES = 2_665, 33_000
 """Rollouts of 4,096 tokens that it stores in a second, and the bytes of one (the same row)."""
+LEADER_SMALL_S, LEADER_ROLLOUT_S = 31e-6, 370e-6
+"""CPU of the busiest of three nodes for these two events (`cluster_append`, mean of three runs)."""
 DELIVERIES_PER_CORE = 136_000
 """Roll calls that a core of a server delivers in a second: `benchmarks/leases.py` with 64 and with 128 engines."""
 DELIVERY_S = 28e-6
@@ -35,6 +37,11 @@ def server_s(size: float) -> float:
     return small + size * (1 / ROLLOUTS_PER_S - small) / ROLLOUT_BYTES
 
 
+def leader_s(size: float) -> float:
+    """Return the CPU time of the leader of three nodes for an event of `size` bytes [s]."""
+    return LEADER_SMALL_S + size * (LEADER_ROLLOUT_S - LEADER_SMALL_S) / ROLLOUT_BYTES
+
+
 def walls(run: VirtualRun, seconds: float) -> list[Wall]:
     """Return the shares of a run of `seconds` of virtual time, the largest first."""
     measures, engines = run.measures, run.costs.engines
@@ -45,9 +52,11 @@ def walls(run: VirtualRun, seconds: float) -> list[Wall]:
     reading = sum(rate * (statistics.fmean(measures.decoding[kind]) + fold_s) for kind, rate in rates.items())
     deciding = (sum(measures.cycles) + sum(measures.sealing)) / seconds
     storing = sum(rate * server_s(size[kind]) for kind, rate in rates.items())
+    leading = sum(rate * leader_s(size[kind]) for kind, rate in rates.items())
     return sorted(
         (
             Wall("one NATS server, events stored", storing, "events/s x (60 us + 9.6 ns a byte)"),
+            Wall("a core of the leader of three nodes", leading, "events/s x (31 us + 10.3 ns a byte)"),
             Wall("the conductor, one core", reading + deciding, f"read and fold {reading:.2f}, decide {deciding:.2f}"),
             Wall(
                 "a server's core, roll calls",
