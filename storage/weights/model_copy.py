@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 RETRY_S = 30.0
 """Seconds to wait for the store before a run begins: a wrong address should be named soon."""
 _INDEX_BYTES = 64 * 1024**2
-_PART = re.compile(r"(.*)-(\d+)-of-(\d+)(\.safetensors|\.bin)")
+_PART = re.compile(r"-(\d{1,6})-of-(\d{1,6})(\.safetensors|\.bin)$")
 _held = contextlib.ExitStack()
 _copies = dict[str, Path]()
 
@@ -95,11 +95,10 @@ def _check_complete(url: str, objects: ObjectFolder, states: Mapping[str, Object
             f"{url} holds neither a Hugging Face model nor a checkpoint (no {', '.join(OF_HF)}, {TRACKER} or {MARK})"
         )
     expected = set[str]()
-    for match in filter(None, map(_PART.fullmatch, states)):
-        stem, _, count, end = match.groups()
-        if len(count) < 7:
-            digits = len(match[2])
-            expected |= {f"{stem}-{number:0{digits}d}-of-{count}{end}" for number in range(1, int(count) + 1)}
+    for match in filter(None, map(_PART.search, states)):
+        number, count, end = match.groups()
+        stem, most = match.string[: match.start()], min(int(count), len(states) + 1)  # more cannot all be there
+        expected |= {f"{stem}-{part:0{len(number)}d}-of-{count}{end}" for part in range(1, most + 1)}
     if INDEX in states:
         try:
             data = retried(partial(objects.read, INDEX, _INDEX_BYTES), url, RETRY_S)
