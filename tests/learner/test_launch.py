@@ -28,7 +28,9 @@ from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.loop.conductor.plan import make_plan
 from slime_events.plugins.sample import Sample
+from storage.folders.cache import FOLDER
 from storage.log import EventLog, Recorded
+from storage.object_store import ObjectFolder
 from tests import made
 from tests.learner.test_poisoned import archived
 from tests.scripted_engine import Script
@@ -158,6 +160,29 @@ async def test_an_interrupted_learner_goes_on_with_what_it_began_with(parent: st
     assert await records(tmp_path / "second") == recorded_events, "no message about a run that has finished"
     report = await audit(_each(recorded_events), Audit("second", files=False))
     assert report.clean, report_text(report, 0)
+
+
+async def test_a_learner_from_a_model_at_a_url_goes_on(
+    parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It records the URL, and its ranks get this machine's copy, also after it was interrupted."""
+    monkeypatch.setenv(FOLDER, str(tmp_path / "cache"))
+    objects, model = ObjectFolder("memory://learner/model"), Path(small(tmp_path).trainer.hf_checkpoint)
+    for path in filter(Path.is_file, model.rglob("*")):
+        objects.replace(str(path.relative_to(model)), path.read_bytes())
+    request = LearnerRequest(name="second", version=0, runs_dir=str(tmp_path), flags=("--hf-checkpoint", objects.url))
+    ranks = Counting(0.05)
+    async with learner(parent, request, ranks) as learn:
+        learn.see = lambda recorded: isinstance(recorded.envelope.event, StepCommitted) and life.cancel()
+        life = asyncio.create_task(learn.run())
+        with pytest.raises(asyncio.CancelledError):
+            await life
+    async with learner(parent, request, ranks, new=False) as learn:
+        assert await learn.run() == STEPS
+    (started,) = of(await records(tmp_path / "second"), RunStarted)
+    assert started.settings["trainer"]["hf_checkpoint"] == objects.url
+    copies = {Path(settings.trainer.hf_checkpoint) for settings in ranks.settings}
+    assert all((copy / "config.json").is_file() for copy in copies)
 
 
 def archivist_fails(patch: pytest.MonkeyPatch, at: type[Any]) -> None:

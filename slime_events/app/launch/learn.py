@@ -41,6 +41,7 @@ from slime_events.app.launch.run_record import read_run_record
 from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.reach import check_reach, reaching_texts
 from slime_events.core.config.settings import RunSettings, TrainSettings
+from slime_events.core.run.local_models import LocalModels
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.places import cache_variables, weights_place
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
@@ -128,7 +129,7 @@ class Learn:
                         raise
 
     async def _learn(self, worker: Participant, own: NewLearner) -> int:
-        settings, branched = own.settings, own.branched
+        settings, branched = (await asyncio.to_thread(LocalModels.of, own.settings)).settings, own.branched
         trainer, checkpoints = settings.trainer, settings.trainer.save or str(self._folder.checkpoints)
         temperature = settings.rollout.rollout_temperature
         rollouts = FollowedBatches(self._parent.fetch, temperature=temperature, shared=branched.version)
@@ -228,9 +229,10 @@ async def plan_learner(parent: OpenedRun, request: LearnerRequest) -> LearnerPla
     parsed = branch_settings(parent.settings, str(runs_dir(parent, request)), (*request.flags, "--run", request.name))
     check_reach(parsed.settings)
     name_words(reaching_texts(parsed.settings))  # the user has accepted every address in the settings
+    models = await asyncio.to_thread(LocalModels.of, parsed.settings)
     weights = parent.folder.weights if parent.folder else None
     moved = parsed.settings.trainer.hf_checkpoint != parent.settings.trainer.hf_checkpoint
-    based = parsed.settings if moved else with_base(parsed.settings, weights)
+    based = models.settings if moved else with_base(models.settings, weights)
     steps = await _steps(parent, based.rollout.num_rollout or 0, follow=request.follow)
     own = learner_settings(parent.settings, based, steps=steps)
     changes = await _changes(parent, request)
@@ -247,7 +249,7 @@ async def plan_learner(parent: OpenedRun, request: LearnerRequest) -> LearnerPla
         )
     if version is not None:
         check_branch(parent.settings, own, version, fresh_optimizer=False)
-    return LearnerPlan(ParsedTrain(own, parsed.notes), changes, previewed, version)
+    return LearnerPlan(ParsedTrain(models.recorded(own), parsed.notes), changes, previewed, version)
 
 
 async def new_learner(parent: OpenedRun, plan: LearnerPlan, folder: RunFolder) -> NewLearner:
