@@ -72,7 +72,6 @@ def test_a_delta_and_its_copy_have_them_too(base: Path, tmp_path: Path) -> None:
     folder = Path(store.folder(2))
     assert is_delta(folder)
     assert verify(folder) == verify(full.folder(2))
-    shutil.rmtree(store.root / "copies")
     copy = Path(whole_folder(str(folder)))
     contents = [{path.name: path.read_bytes() for path in each.iterdir()} for each in (copy, Path(full.folder(2)))]
     assert contents[0] == contents[1]
