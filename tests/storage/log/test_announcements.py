@@ -18,6 +18,7 @@ from storage.jetstream import announcements
 from storage.jetstream import log as jetstream_log
 from storage.jetstream.connection import Connection
 from storage.jetstream.log import JetStreamLog
+from storage.jetstream.stream import Stored, Stream
 from storage.log import Recorded
 from storage.nats.server import NatsServer
 from tests.storage.log.appends import published, reward
@@ -116,6 +117,20 @@ async def test_an_event_that_nobody_announced_is_found_later(pair: Pair, monkeyp
         for version in range(3):
             [position] = await writer.append([published(writer, version)])
             assert await _next(arrived) == position
+
+
+async def test_a_replica_that_lags_delays_no_event(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A glance at a replica may find nothing yet: then the leader is asked, and not the next announcement awaited."""
+    writer, reader = pair
+
+    async def lagging(*_: object) -> list[Stored]:
+        return []
+
+    monkeypatch.setattr(Stream, "glance", lagging)
+    async with _following(reader, of_type(writer.run, "weights.published")) as arrived:
+        for version in range(3):
+            [position] = await writer.append([published(writer, version)])
+            assert await _next(arrived, announcements.LOOK_S / 2) == position
 
 
 async def test_a_repeated_append_is_announced_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
